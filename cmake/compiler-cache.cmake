@@ -1,0 +1,16 @@
+# ccache by itself. Paths below the source folder are made relative, so that build/, the wheel's build folder and a
+# fresh clone elsewhere share one cache; without this every new folder compiles upstream again.
+find_program(RIDGEFILL_CCACHE ccache)
+if(CMAKE_C_COMPILER_LAUNCHER OR CMAKE_CXX_COMPILER_LAUNCHER)
+    message(STATUS "compiler cache: ${CMAKE_C_COMPILER_LAUNCHER} (given)")
+elseif(RIDGEFILL_CCACHE)
+    cmake_path(GET CMAKE_BINARY_DIR PARENT_PATH parent)
+    set(launcher "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${parent}" CCACHE_NOHASHDIR=1 "${RIDGEFILL_CCACHE}")
+    foreach(language C CXX CUDA HIP)
+        set(CMAKE_${language}_COMPILER_LAUNCHER ${launcher})
+    endforeach()
+    message(STATUS "compiler cache: ${RIDGEFILL_CCACHE}")
+else()
+    message(STATUS "compiler cache: none (install ccache to make a second build take a minute)")
+endif()
+message(STATUS "generator: ${CMAKE_GENERATOR}")

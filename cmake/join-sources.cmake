@@ -1,0 +1,39 @@
+# Our own sources enter upstream's targets from here, so that patches hold call sites only. A new file in one of these
+# folders is picked up by the next build.
+#
+#   ggml-ridgefill/src    -> ggml-base      ggml-ridgefill/<backend> -> ggml-<backend>
+#   llama.cpp/src         -> llama          llama.cpp/common         -> llama-common
+#   llama.cpp/server      -> server-context
+#
+# A backend folder may hold a sources.cmake instead of being globbed (flags per file, languages); it gets `target`.
+set(op "${PROJECT_SOURCE_DIR}/ggml-ridgefill")
+set(fork "${PROJECT_SOURCE_DIR}/llama.cpp")
+
+function(ridgefill_join target folder)
+    file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.c" "${folder}/*.cpp" "${folder}/*.h")
+    target_sources(${target} PRIVATE ${sources})
+    # upstream builds llama in unity batches; a batch would mix our file-local names with its own
+    set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
+ridgefill_join(ggml-base "${op}/src")
+target_include_directories(ggml-base PUBLIC "${op}/include" PRIVATE "${op}/src")
+
+foreach(backend cpu cuda hip vulkan)
+    set(target ggml-${backend})
+    if(TARGET ${target} AND IS_DIRECTORY "${op}/${backend}")
+        target_include_directories(${target} PRIVATE "${op}/src" "${op}/${backend}")
+        if(EXISTS "${op}/${backend}/sources.cmake")
+            include("${op}/${backend}/sources.cmake")
+        else()
+            ridgefill_join(${target} "${op}/${backend}")
+        endif()
+    endif()
+endforeach()
+
+ridgefill_join(llama "${fork}/src")
+target_include_directories(llama PUBLIC "${fork}/include" PRIVATE "${fork}/src")
+ridgefill_join(llama-common "${fork}/common")
+target_include_directories(llama-common PUBLIC "${fork}/common")
+ridgefill_join(server-context "${fork}/server")
+target_include_directories(server-context PUBLIC "${fork}/server")

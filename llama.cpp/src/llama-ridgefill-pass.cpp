@@ -1,0 +1,177 @@
+#include "llama-ridgefill-pass.h"
+
+#include "llama-ridgefill-projector.h"
+#include "llama-ridgefill-rewrite.h"
+
+#include "llama-graph.h"
+#include "llama-impl.h"
+
+#include <cstring>
+
+namespace {
+
+std::string layer_name(const char * base, int32_t il) {
+    return std::string(base) + "-" + std::to_string(il);
+}
+
+// Names may repeat: the first norm of a layer is the first of its name, a layer's output the last.
+ggml_tensor * find_node(ggml_cgraph * gf, const std::string & name, bool first) {
+    ggml_tensor * res = nullptr;
+    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+        ggml_tensor * t = ggml_graph_node(gf, i);
+        if (name == t->name) {
+            res = t;
+            if (first) {
+                break;
+            }
+        }
+    }
+    return res;
+}
+
+// The stream entering layer il: where the architecture says so, else the output of the layer before.
+ggml_tensor * find_stream(llm_graph_result & res, int32_t il) {
+    if (ggml_tensor * t = res.get_layer_inp(il)) {
+        return t;
+    }
+    return il > 0 ? find_node(res.get_gf(), layer_name("l_out", il - 1), false) : nullptr;
+}
+
+bool fail(ridgefill_outcome & out, const std::string & reason) {
+    out.reason = reason;
+    return false;
+}
+
+// y = map(h_S) in the shape of the target
+ggml_tensor * build_map(ggml_context * ctx, const ridgefill_map & map, ggml_tensor * source, ggml_tensor * target, int32_t il) {
+    ggml_tensor * y = map.build(ctx, source);
+    ggml_format_name(y, "ridgefill-%d", il);
+    if (!ggml_are_same_shape(y, target)) {
+        y = ggml_reshape_4d(ctx, y, target->ne[0], target->ne[1], target->ne[2], target->ne[3]);
+    }
+    return y;
+}
+
+// The rows of a tensor as [width, n_rows]; hyper-connection streams flatten stream-major, channel fastest.
+ggml_tensor * as_rows(ggml_context * ctx, ggml_tensor * t, int64_t width) {
+    if (t->ne[0] == width && ggml_n_dims(t) <= 2) {
+        return t;
+    }
+    return ggml_reshape_2d(ctx, t, width, ggml_nelements(t) / width);
+}
+
+bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
+    const ridgefill_task & task = params.ridgefill;
+    const int64_t n_rows = params.ubatch.n_tokens;
+
+    std::vector<ridgefill_redirect> redirects;
+
+    if (task.what == ridgefill_task::FILL) {
+        ggml_tensor * source = ridgefill_find_source(res, task.split);
+        if (!source) {
+            return fail(out, "no stream entering layer " + std::to_string(task.split));
+        }
+        const int64_t n_in = task.maps->n_in;
+        if (ggml_nelements(source) != n_in * n_rows || !ggml_is_contiguous(source) || source->type != GGML_TYPE_F32) {
+            return fail(out, std::string(source->name) + " is not F32 [" + std::to_string(n_in) + ", n_rows]");
+        }
+
+        ggml_context * ctx = res.get_ctx();
+        ggml_tensor * x = as_rows(ctx, source, n_in);
+
+        for (const ridgefill_map & map : task.maps->maps) {
+            ggml_tensor * target = ridgefill_find_target(res, task.target, map.il);
+            if (!target) {
+                return fail(out, "no target of layer " + std::to_string(map.il));
+            }
+            if (ggml_nelements(target) != task.maps->n_out * n_rows || target->type != GGML_TYPE_F32) {
+                return fail(out, std::string(target->name) + " is not F32 [" + std::to_string(task.maps->n_out) + ", n_rows]");
+            }
+            redirects.push_back({ target, build_map(ctx, map, x, target, map.il) });
+        }
+    }
+
+    // features of early layers that a caller reads stay; the plan keeps bulk rows exact when late ones are wanted
+    std::vector<ggml_tensor *> keep;
+    const auto & layer_inp = params.cparams.embeddings_layer_inp;
+    for (size_t il = 0; il < layer_inp.size(); ++il) {
+        if (layer_inp[il]) {
+            keep.push_back(res.get_layer_inp((int) il));
+        }
+    }
+
+    ridgefill_rewrite_stats stats;
+    if (!ridgefill_rewrite(res.get_gf(), redirects, keep, stats, out.reason)) {
+        return false;
+    }
+
+#ifndef NDEBUG
+    GGML_ASSERT(ridgefill_rewrite_verify(res.get_gf(), redirects, out.reason));
+#endif
+
+    out.n_nodes_before = stats.n_nodes_before;
+    out.n_nodes_after  = stats.n_nodes_after;
+
+    // these dangle now; t_h_nextn is read for all rows even when no output is wanted
+    res.t_logits      = nullptr;
+    res.t_embd        = nullptr;
+    res.t_embd_pooled = nullptr;
+    res.t_h_nextn     = nullptr;
+    res.t_sampled       .clear();
+    res.t_sampled_probs .clear();
+    res.t_sampled_logits.clear();
+    res.t_candidates    .clear();
+    for (size_t il = (size_t) task.split + 1; il < res.t_layer_inp.size(); ++il) {
+        if (il >= layer_inp.size() || !layer_inp[il]) {
+            res.t_layer_inp[il] = nullptr;
+        }
+    }
+    return true;
+}
+
+bool capture(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
+    const ridgefill_task & task = params.ridgefill;
+    for (const int32_t il : *task.layers) {
+        ggml_tensor * t = il < 0 ? ridgefill_find_source(res, task.split) : ridgefill_find_target(res, task.target, il);
+        if (!t || !ggml_is_contiguous(t) || t->type != GGML_TYPE_F32) {
+            return fail(out, il < 0 ? "no stream entering layer " + std::to_string(task.split)
+                                    : "no target of layer "       + std::to_string(il));
+        }
+        ggml_set_output(t);
+        out.captured.push_back(t);
+    }
+    return true;
+}
+
+} // namespace
+
+ggml_tensor * ridgefill_find_source(llm_graph_result & res, int32_t split) {
+    return find_stream(res, split);
+}
+
+ggml_tensor * ridgefill_find_target(llm_graph_result & res, llama_ridgefill_target target, int32_t il) {
+    if (target == LLAMA_RIDGEFILL_TARGET_LAYER_INPUT) {
+        return find_stream(res, il);
+    }
+    for (const char * base : { "hc_mixed", "attn_norm" }) { // hyper-connections read several streams into one
+        if (ggml_tensor * t = find_node(res.get_gf(), layer_name(base, il), true)) {
+            return t;
+        }
+    }
+    return nullptr;
+}
+
+void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & res) {
+    const ridgefill_task & task = params.ridgefill;
+    if (task.what == ridgefill_task::NONE) {
+        return;
+    }
+
+    ridgefill_outcome out;
+    out.applied = task.what == ridgefill_task::CAPTURE ? capture(params, res, out) : fill(params, res, out);
+
+    if (!out.applied && out.reason != task.outcome->reason) {
+        LLAMA_LOG_WARN("%s: the pass declines, bulk rows run exact: %s\n", __func__, out.reason.c_str());
+    }
+    *task.outcome = std::move(out);
+}

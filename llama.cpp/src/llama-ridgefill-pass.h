@@ -1,0 +1,48 @@
+#pragma once
+
+// The graph pass: makes the graph of a bulk ubatch write the late caches from maps instead of from the late layers.
+// Works on any architecture whose source and targets it can find; otherwise it declines and the graph stays exact.
+
+#include "llama-ridgefill.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+struct ggml_tensor;
+struct llm_graph_params;
+class  llm_graph_result;
+
+struct ridgefill_maps; // llama-ridgefill-projector.h
+
+// What the pass shall do to one graph, and what it did. Part of the graph's identity: a graph built for one task is not
+// reused for another.
+struct ridgefill_task {
+    enum kind { NONE, FILL, PLUMB, CAPTURE };
+
+    kind                        what   = NONE;
+    int32_t                     split  = 0;
+    llama_ridgefill_target      target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
+    const ridgefill_maps      * maps   = nullptr; // FILL
+    const std::vector<int32_t> * layers = nullptr; // CAPTURE: -1 or a layer
+    struct ridgefill_outcome  * outcome = nullptr; // written by the pass, owned by the context
+
+    bool operator==(const ridgefill_task & o) const {
+        return what == o.what && split == o.split && target == o.target && maps == o.maps && layers == o.layers;
+    }
+};
+
+struct ridgefill_outcome {
+    bool        applied = false;
+    std::string reason;                  // why not
+    int         n_nodes_before = 0;
+    int         n_nodes_after  = 0;
+    std::vector<ggml_tensor *> captured; // CAPTURE: one per layer of the task
+};
+
+// Called as the last step of llama_model::build_graph, so that nothing re-adds what is pruned. Reads params.ridgefill.
+void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & res);
+
+// The stream entering layer `split` (nullptr: not found), and layer il's target.
+ggml_tensor * ridgefill_find_source(llm_graph_result & res, int32_t split);
+ggml_tensor * ridgefill_find_target(llm_graph_result & res, llama_ridgefill_target target, int32_t il);

@@ -1,0 +1,42 @@
+#pragma once
+
+// A graph rewrite on public ggml calls: redirect every use of some tensors to replacements, then drop every node that
+// no root needs. Knows no layers and no models, so it is tested on small graphs without any.
+
+#include "ggml.h"
+
+#include <string>
+#include <vector>
+
+struct ridgefill_redirect {
+    ggml_tensor * target;      // a node of the graph
+    ggml_tensor * replacement; // not in the graph yet; same shape and type; must not depend on target
+};
+
+struct ridgefill_rewrite_stats {
+    int n_nodes_before = 0;
+    int n_nodes_after  = 0;
+    int n_roots        = 0;
+    int n_uses         = 0; // redirected sources
+    int n_reroots      = 0; // views of a target that now view its replacement
+};
+
+// Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots.
+//
+// requires: each target has a use, no target survives, no in-place op that would be dropped writes to memory of a kept
+//           node. Otherwise returns false with a reason and leaves the graph untouched.
+// ensures:  kept nodes stay in their original order; a replacement stands just before its first use; input leafs stay
+//           (their data is set from outside); ridgefill_rewrite_verify holds.
+//
+// Running it again with no redirects on its own result changes nothing.
+bool ridgefill_rewrite(
+        ggml_cgraph * gf,
+        const std::vector<ridgefill_redirect> & redirects,
+        const std::vector<ggml_tensor *> & extra_roots,
+        ridgefill_rewrite_stats & stats,
+        std::string & reason);
+
+// Every source and viewed tensor of a node comes earlier in the graph, and no target is used. Returns false with the
+// offending node's name in reason.
+bool ridgefill_rewrite_verify(
+        ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, std::string & reason);

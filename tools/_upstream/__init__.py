@@ -1,0 +1,1 @@
+"""Getting, patching and comparing the pinned upstream; the command line is tools/upstream.py."""

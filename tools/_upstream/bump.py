@@ -1,0 +1,61 @@
+"""Try another release: fetch it, apply the series, build, run the tests, report. The pin moves only with --write."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from .base import PIN, ROOT, Pin, UpstreamError, load_pin, sha256_file, write_if_changed
+from .source import cache_dir, download, find
+from .tree import Tree
+
+
+def run(args: argparse.Namespace) -> int:
+    old = load_pin(args.pin)
+    tarball = Path(args.source) if args.source else _fetch(old, args.version)
+    pin = Pin(old.package, args.version, sha256_file(tarball), "unknown")
+    build = ROOT / f"build-bump-{args.version}"
+    pin_file = build / "PIN"
+    write_if_changed(pin_file, pin_text(pin).encode())
+    print(f"bump: {old.version} -> {pin.version}, sha256 {pin.sha256}", flush=True)
+
+    tree = Tree(build)
+    tree.fetch(find(pin, str(tarball)))
+    tree.apply()
+    print(f"bump: series applies to {pin.version}", flush=True)
+    if not args.no_build:
+        _step(["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
+               f"-DRIDGEFILL_UPSTREAM={tarball}", f"-DRIDGEFILL_PIN={pin_file}"])  # fmt: skip
+        _step(["cmake", "--build", str(build)])
+        _step(["ctest", "--test-dir", str(build), "--output-on-failure"])
+        print(f"bump: {pin.version} builds and passes", flush=True)
+    if args.write:
+        write_if_changed(PIN, pin_text(pin).encode())
+        print("bump: llama.cpp/PIN written; fill in commit=, then export every patch to renew Last-verified")
+    else:
+        print(f"bump: the pin is still {old.version}; add --write to move it")
+    return 0
+
+
+def pin_text(pin: Pin) -> str:
+    notes = [line for line in PIN.read_text().splitlines() if line.startswith("#")]
+    values = [f"{key}={getattr(pin, key)}" for key in Pin.__dataclass_fields__]
+    return "\n".join(notes + values) + "\n"
+
+
+def _fetch(old: Pin, version: str) -> Path:
+    pin = Pin(old.package, version, "", "")
+    target = cache_dir() / pin.tarball
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        download(pin, target)
+    return target
+
+
+def _step(command: list[str]) -> None:
+    print("+ " + " ".join(command), flush=True)
+    status = subprocess.run(command, stdout=sys.stderr).returncode
+    if status != 0:
+        raise UpstreamError(f"bump: {command[0]} failed (exit status {status})", "the lines above name the cause")
