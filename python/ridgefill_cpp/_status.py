@@ -1,0 +1,34 @@
+"""What `llm.ridgefill` shows: the side file, the defaults and what the last call did. Plain values, no native code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RidgefillCounts:
+    """What happened to the rows of the last prompt. Rows reused from the cache count as neither filled nor exact."""
+
+    mode: str = "off"
+    n_filled: int = 0
+    n_exact: int = 0
+    reason: str = "no_projector"
+    """Why nothing was filled, "none" when rows were: a word of `llama_ridgefill_reason_name`."""
+
+
+@dataclass(frozen=True)
+class RidgefillStatus:
+    """A snapshot. Without a side file identity, name, split, target and native are None and the mode is "off"."""
+
+    mode: str
+    tail: int
+    head: int
+    min_bulk: int
+    identity: str | None = None
+    name: str | None = None
+    path: str | None = None
+    split: int | None = None
+    n_maps: int = 0
+    target: str | None = None
+    native: bool | None = None
+    last: RidgefillCounts = RidgefillCounts()
