@@ -33,6 +33,9 @@ endforeach()
 
 ridgefill_join(llama "${fork}/src")
 target_include_directories(llama PUBLIC "${fork}/include" PRIVATE "${fork}/src")
+# a graph's leafs have no public accessor (llama-ridgefill-rewrite.cpp); hashes of side files and tokenizers
+target_include_directories(llama PRIVATE "${CMAKE_BINARY_DIR}/upstream/llama.cpp/ggml/src")
+target_link_libraries(llama PRIVATE vendor::hash)
 ridgefill_join(llama-common "${fork}/common")
 target_include_directories(llama-common PUBLIC "${fork}/common")
 ridgefill_join(server-context "${fork}/server")

@@ -38,6 +38,6 @@ endif()
 
 # Stock llama-cpp-python may live in the same process. GNU unique symbols (statics of inline functions) would be shared
 # between its libraries and ours, although the classes behind them differ.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT RIDGEFILL_STOCK)
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
 endif()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from _upstream import budget, bump, tree
 from _upstream.base import PIN, ROOT, UpstreamError, load_pin
-from _upstream.patch import KINDS
+from _upstream.patch import KINDS, load_series
 from _upstream.source import find
 
 
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = verb("apply", run_apply, "unpack upstream into the build folder and apply the series")
     sub.add_argument("--source", **source)
+    sub.add_argument("--no-series", action="store_true", help="leave upstream as it is")
     sub.add_argument("--force", action="store_true", help="throw away edits in place that were not exported")
 
     sub = verb("export", run_export, "rewrite one patch from the edits in <build>/upstream/llama.cpp")
@@ -68,7 +69,8 @@ def run_fetch(args: argparse.Namespace) -> None:
 
 
 def run_apply(args: argparse.Namespace) -> None:
-    tree.prepare(args.build, load_pin(args.pin), args.source, args.force)
+    series = [] if args.no_series else load_series()
+    tree.prepare(args.build, load_pin(args.pin), args.source, series, args.force)
 
 
 def run_export(args: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from .base import PIN, ROOT, Pin, UpstreamError, load_pin, sha256_file, write_if_changed
+from .patch import load_series
 from .source import cache_dir, download, find
 from .tree import Tree
 
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
     tree = Tree(build)
     tree.fetch(find(pin, str(tarball)))
-    tree.apply()
+    tree.apply(load_series())
     print(f"bump: series applies to {pin.version}", flush=True)
     if not args.no_build:
         _step(["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",

@@ -81,9 +81,8 @@ class Tree:
                 )
         return side.read_bytes()
 
-    def apply(self, force: bool = False) -> tuple[list[str], list[str]]:
+    def apply(self, series: list[patches.Patch], force: bool = False) -> tuple[list[str], list[str]]:
         """Bring the working tree to pristine + series. Returns (files written, files kept because of edits in place)."""
-        series = patches.load_series()
         wanted = {name: self.original(name) for name in self.files}
         for patch in series:
             for name in patch.hunks:
@@ -175,13 +174,13 @@ def _diff(old: bytes, new: Path, name: str) -> str:
     return "" if start < 0 else f"--- a/{name}\n+++ b/{name}\n{text[start + 1:]}"
 
 
-def prepare(build: Path, pin: Pin, given: str | None, force: bool) -> Tree:
+def prepare(build: Path, pin: Pin, given: str | None, series: list[patches.Patch], force: bool) -> Tree:
     """fetch + apply, as CMake and the command line both do it."""
     tree = Tree(build)
     if not given and tree.source and (tree.identity == pin.sha256 or Path(tree.source).is_dir()):
         given = tree.source if Path(tree.source).exists() else None
     tree.fetch(find(pin, given))
-    written, edited = tree.apply(force)
+    written, edited = tree.apply(series, force)
     if written:
         print(f"-- upstream: patched {len(written)} files: {', '.join(written)}", flush=True)
     for name in edited:
