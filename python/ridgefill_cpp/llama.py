@@ -51,6 +51,9 @@ class Llama(_BaseLlama):
         loader's sentence says why), or a mode or number of rows is not allowed.
     """
 
+    n_tokens: int
+    input_ids: Any
+
     def __init__(
         self,
         model_path: str,
@@ -145,9 +148,7 @@ class Llama(_BaseLlama):
         finally:
             inner.close()
 
-    def eval(
-        self, tokens: Sequence[int], ridgefill_mode: str | None = None, ridgefill_tail: int | None = None
-    ) -> None:
+    def eval(self, tokens: Sequence[int], ridgefill_mode: str | None = None, ridgefill_tail: int | None = None) -> None:
         """As in the base class. Two or more tokens count as one whole prompt, a single one as a decode step."""
         control = self._control
         with control.during(control.merged(ridgefill_mode, ridgefill_tail)):

@@ -1,0 +1,132 @@
+"""Runs the arms of an evaluation through the C API: one document in, losses and most likely tokens out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _capi
+from ._projector import Projector
+from ._session import Session
+from .base import base_of
+from .gguf_writer import Tensor
+from .int8 import f32_to_bf16, n_groups
+from .layout import Base, Credit, Header, layer_tensor, map_parts
+from .sidefile import write_sidefile
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Key = tuple[str, str]  # label of the projector ("" for dropped), mode
+
+
+class Arms:
+    """The exact run and the arms beside it, on documents of `tokens` tokens. Sums are kept, documents are not."""
+
+    def __init__(self, session: Session, tokens: int, tail: int, head: int) -> None:
+        self.session = session
+        self.tokens, self.tail, self.head = tokens, tail, head
+        self.params = _capi.llama_ridgefill_params(_capi.MODE_SPEED, tail, head, 0)
+        self.off = _capi.llama_ridgefill_params(_capi.MODE_OFF, tail, head, 0)
+        self.fills: dict[Key, Projector] = {}
+        self.drop = False
+        self.exact: list[float] = []  # nats per token, by document
+        self.losses: dict[Key, list[float]] = {}  # nats per token above exact
+        self.agree: dict[Key, list[float]] = {}  # share of rows with the exact run's most likely token
+
+    def load(self, projectors: Mapping[str, str | os.PathLike[str]], modes: Sequence[str], folder: Path) -> None:
+        """Loads the side files; those of the identity are written to `folder`, one for each split."""
+        base = base_of(self.session.model_path) if "identity" in modes else None
+        identities: dict[int, Projector] = {}
+        for label, path in projectors.items():
+            projector = self.session.load(path)
+            if "fill" in modes:
+                self.fills[label, "fill"] = projector
+            if base is not None:
+                if projector.split not in identities:
+                    file = folder / f"identity-{projector.split}.gguf"
+                    write_identity(file, base, projector.split)
+                    identities[projector.split] = self.session.load(file)
+                self.fills[label, "identity"] = identities[projector.split]
+        self.drop = "dropped" in modes
+
+    def run(
+        self,
+        texts: Iterable[str],
+        most: int | None,
+        enough: Callable[[int], bool],
+        progress: Callable[[int, float, Mapping[Key, float]], object],
+    ) -> None:
+        """Every text of at least `tokens` tokens, until `most` are done or enough(n) is true."""
+        for text in texts:
+            ids = self.session.tokenize(text)[: self.tokens]
+            if len(ids) < self.tokens:
+                continue
+            self.document(ids)
+            n_done = len(self.exact)
+            progress(n_done, self.exact[-1], {key: losses[-1] for key, losses in self.losses.items()})
+            if n_done == most or enough(n_done):
+                break
+
+    def document(self, ids: list[int]) -> None:
+        begin = self.tokens - self.tail
+        self.session.attach(None, self.off)
+        exact, best = self.score(ids, begin)
+        now: dict[Key, tuple[F64, I64]] = {}
+        for key, projector in self.fills.items():
+            self.session.attach(projector, self.params)
+            now[key] = self.score(ids, begin)
+            counts = self.session.counts()
+            if counts.n_filled != begin - self.head:
+                raise RuntimeError(f"{' '.join(key)}: found {counts}, allowed {begin - self.head} filled rows")
+        if self.drop:
+            self.session.attach(None, self.off)
+            now["", "dropped"] = self.score(ids[begin:], 0)
+        self.exact.append(float(exact.mean()))
+        for key, (nll, top) in now.items():
+            self.losses.setdefault(key, []).append(float(nll.mean() - exact.mean()))
+            self.agree.setdefault(key, []).append(float((top == best).mean()))
+
+    def score(self, ids: list[int], begin: int) -> tuple[F64, I64]:
+        """Loss and most likely token of each row from `begin` to the last but one; each predicts the next token."""
+        outputs = range(begin, len(ids) - 1)
+        cuts = (self.head, begin) if begin else ()  # the same batches in every arm, so the same rounding
+        parts = [
+            nll_of(logits, ids[first + 1 : first + 1 + len(logits)])
+            for first, logits in self.session.decode(ids, outputs, cuts)
+        ]
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def nll_of(logits: F32, targets: Sequence[int]) -> tuple[F64, I64]:
+    """(negative log-likelihood in nats of each row's target, each row's most likely token); logits [n, n_vocab]."""
+    nll = np.empty(len(logits), np.float64)
+    for begin in range(0, len(logits), 32):  # 32 rows at a time keep the temporaries small
+        rows = logits[begin : begin + 32]
+        top = rows.max(axis=1, keepdims=True)
+        total = np.exp(rows - top).sum(axis=1, dtype=np.float64)
+        picked = rows[np.arange(len(rows)), targets[begin : begin + 32]]
+        nll[begin : begin + 32] = np.log(total) + top[:, 0] - picked
+    return nll, logits.argmax(axis=1).astype(np.int64)
+
+
+def write_identity(path: Path, base: Base, split: int) -> None:
+    """A side file whose maps are the identity: every late layer's input is the stream entering the split."""
+    n = base.embedding_length
+    layers = tuple(range(split + 1, base.block_count))
+    header = Header(base, split, n, n, "layer_input", "i8", layers, Credit(name=f"identity, split {split}"))
+    values = {
+        "codes": np.eye(n, dtype=np.int8),
+        "scale": f32_to_bf16(np.ones((n, n_groups(n)), np.float32)),
+        "bias": np.zeros(n, np.float32),
+    }
+    tensors = [
+        Tensor(layer_tensor(layer, part), kind, ne, lambda value=values[part]: [value])  # type: ignore[misc]
+        for layer in layers
+        for part, (kind, ne) in map_parts("i8", n, n).items()
+    ]
+    write_sidefile(path, header, tensors)
