@@ -1,0 +1,175 @@
+#include "llama-ridgefill-context.h"
+
+#include "llama-ridgefill-projector.h"
+
+#include "llama-batch.h"
+#include "llama-cparams.h"
+#include "llama-impl.h"
+
+#include <algorithm>
+
+llama_ridgefill_plan llama_ridgefill_context::plan_for(
+        llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides) const {
+    if (!projector) {
+        return { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0 };
+    }
+    return ridgefill_plan_make(begin, end, overrides ? *overrides : params);
+}
+
+llama_ridgefill_plan llama_ridgefill_context::announce(
+        llama_seq_id seq, llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides) {
+    const llama_ridgefill_plan plan = plan_for(begin, end, overrides);
+    sequence & s = seqs[seq];
+    s.cursor.start(plan, begin, end);
+    s.counts = { plan.mode, plan.reason, 0, 0 };
+    return plan;
+}
+
+llama_ridgefill_counts llama_ridgefill_context::counts(llama_seq_id seq) const {
+    const auto it = seqs.find(seq);
+    return it == seqs.end() ? sequence().counts : it->second.counts;
+}
+
+llama_ridgefill_interval llama_ridgefill_context::filled(llama_seq_id seq) const {
+    const auto it = seqs.find(seq);
+    return it == seqs.end() ? llama_ridgefill_interval { 0, 0 } : it->second.filled;
+}
+
+void llama_ridgefill_context::set_filled(llama_seq_id seq, llama_ridgefill_interval iv) {
+    seqs[seq].filled = iv.begin < iv.end ? iv : llama_ridgefill_interval { 0, 0 };
+}
+
+llama_ridgefill_reason llama_ridgefill_context::obstacle(const llama_cparams & cparams, bool plain) const {
+    if (!plain) {
+        return LLAMA_RIDGEFILL_REASON_ADAPTER;
+    }
+    if (!cparams.causal_attn) {
+        return LLAMA_RIDGEFILL_REASON_NOT_CAUSAL;
+    }
+    // drafters read features of all prompt rows; below the split they are exact
+    const bool nextn = cparams.embeddings_nextn && !cparams.embeddings_nextn_masked;
+    const auto & layer_inp = cparams.embeddings_layer_inp;
+    const size_t above = (size_t) projector->split + 1;
+    const bool late = layer_inp.size() > above && std::find(layer_inp.begin() + above, layer_inp.end(), true) != layer_inp.end();
+    if (cparams.embeddings || nextn || late) {
+        return LLAMA_RIDGEFILL_REASON_OUTPUTS;
+    }
+    return LLAMA_RIDGEFILL_REASON_NONE;
+}
+
+std::vector<uint8_t> llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams & cparams, bool plain) {
+    if (!projector || !capture.layers.empty()) {
+        return {};
+    }
+    const llama_ridgefill_reason reason = obstacle(cparams, plain);
+
+    std::map<llama_seq_id, ridgefill_cursor> cursors; // copies: the batch may still fail, commit() advances the real ones
+    std::vector<uint8_t> res(batch.n_tokens, EXACT);
+    bool any = false;
+
+    for (int32_t i = 0; i < batch.n_tokens; ++i) {
+        // rows shared by sequences belong to no single prompt
+        const llama_seq_id id = batch.seq_id[i][0];
+        const auto it = batch.n_seq_id[i] == 1 ? seqs.find(id) : seqs.end();
+        if (it == seqs.end() || !it->second.cursor.active) {
+            continue;
+        }
+        ridgefill_cursor & cursor = cursors.emplace(id, it->second.cursor).first->second;
+        if (!cursor.take(batch.pos[i]) || !cursor.is_bulk(batch.pos[i])) {
+            continue;
+        }
+        if (reason != LLAMA_RIDGEFILL_REASON_NONE || batch.logits[i]) {
+            it->second.counts.reason = reason != LLAMA_RIDGEFILL_REASON_NONE ? reason : LLAMA_RIDGEFILL_REASON_OUTPUTS;
+            continue;
+        }
+        res[i] = cursor.plan.mode == LLAMA_RIDGEFILL_MODE_PLUMB ? PLUMB : FILL;
+        any = true;
+    }
+
+    if (!any) {
+        res.clear();
+    }
+    return res;
+}
+
+ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const {
+    ridgefill_task res;
+    res.outcome = &outcome;
+    if (!capture.layers.empty()) {
+        res.what   = ridgefill_task::CAPTURE;
+        res.split  = capture.split;
+        res.target = capture.target;
+        res.layers = &capture.layers;
+        return res;
+    }
+    const uint8_t cls = reserving ? (uint8_t) FILL : ubatch.data ? ubatch.data->row_class : (uint8_t) EXACT;
+    if (!projector || cls == EXACT) {
+        return res;
+    }
+    res.what   = cls == PLUMB ? ridgefill_task::PLUMB : ridgefill_task::FILL;
+    res.split  = projector->split;
+    res.target = projector->target;
+    res.maps   = &projector->maps;
+    return res;
+}
+
+void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_sched_t sched) {
+    const ridgefill_task::kind what = task(ubatch).what;
+
+    if (what == ridgefill_task::CAPTURE && outcome.applied) {
+        ggml_backend_sched_synchronize(sched);
+        for (size_t i = 0; i < outcome.captured.size(); ++i) {
+            ggml_tensor * t = outcome.captured[i];
+            auto & rows = capture.rows[i];
+            const size_t n_old = rows.size();
+            rows.resize(n_old + ggml_nelements(t));
+            capture.width[i] = (int32_t) (ggml_nelements(t) / ubatch.n_tokens);
+            ggml_backend_tensor_get(t, rows.data() + n_old, 0, ggml_nbytes(t));
+        }
+        return;
+    }
+
+    const bool filled = what == ridgefill_task::FILL && outcome.applied;
+
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_pos pos = ubatch.pos[i];
+        for (int32_t k = 0; k < ubatch.n_seq_id[i]; ++k) {
+            const auto it = seqs.find(ubatch.seq_id[i][k]);
+            if (it == seqs.end()) {
+                continue;
+            }
+            sequence & s = it->second;
+            // rows at and after pos are written anew, whatever they were
+            s.filled = ridgefill_interval_cut(s.filled, pos);
+            if (filled) {
+                s.filled = ridgefill_interval_hull(s.filled, { pos, pos + 1 });
+            }
+            if (!s.cursor.take(pos)) {
+                continue;
+            }
+            if (filled) {
+                s.counts.n_filled++;
+                s.counts.reason = LLAMA_RIDGEFILL_REASON_NONE;
+            } else {
+                s.counts.n_exact++;
+                if (what == ridgefill_task::FILL && s.counts.n_filled == 0) {
+                    s.counts.reason = LLAMA_RIDGEFILL_REASON_GRAPH;
+                }
+            }
+        }
+    }
+}
+
+uint32_t llama_ridgefill_context::n_extra_nodes() const {
+    return projector ? (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)) : 0;
+}
+
+void llama_ridgefill_context::capture_reset() {
+    for (auto & rows : capture.rows) {
+        rows.clear();
+    }
+}
+
+void llama_ridgefill_context_deleter::operator()(llama_ridgefill_context * ctx) const {
+    delete ctx;
+}

@@ -1,0 +1,199 @@
+#include "llama-ridgefill-projector.h"
+
+#include "llama-ridgefill-sidefile.h"
+
+#include "ggml-ridgefill.h"
+#include "hash/hash.h"
+#include "llama-impl.h"
+#include "llama-model.h"
+#include "llama-vocab.h"
+
+#include <cstring>
+#include <map>
+#include <memory>
+
+namespace {
+
+// sha256 over the token texts, ids ascending, each followed by a zero byte (docs/format.md)
+std::string tokenizer_sha256(const llama_vocab & vocab) {
+    std::string all;
+    for (uint32_t id = 0; id < vocab.n_tokens(); ++id) {
+        all += vocab.token_get_text((llama_token) id);
+        all += '\0';
+    }
+    return hash_sha256_hex(all.data(), all.size());
+}
+
+// Does the device run the op on these maps? Asked with a batch of rows as a bulk ubatch has them.
+bool device_runs_op(ggml_backend_dev_t dev, int64_t n_in, int64_t n_out) {
+    ggml_context_ptr ctx { ggml_init({ ggml_tensor_overhead() * 8, nullptr, true }) };
+    const int64_t n_groups = (n_in + 127) / 128;
+    ggml_tensor * y = ggml_ridgefill(ctx.get(),
+            ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I8,   n_in,     n_out),
+            ggml_new_tensor_2d(ctx.get(), GGML_TYPE_BF16, n_groups, n_out),
+            ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32,  n_out),
+            ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32,  n_in,     512));
+    return ggml_backend_dev_supports_op(dev, y);
+}
+
+// Portable form: each group of 128 codes is four blocks of 32 with the group's scale. Exact while the scale has an f16
+// value (from 2^-17 up); returns false when it has none.
+bool to_q8_0(const int8_t * codes, const uint16_t * scale, int64_t n_in, int64_t n_out, std::vector<uint8_t> & dst) {
+    const size_t  block    = ggml_type_size(GGML_TYPE_Q8_0);
+    const int64_t n_groups = (n_in + 127) / 128;
+    dst.resize((size_t) (n_out * (n_in / 32)) * block);
+    uint8_t * p = dst.data();
+    for (int64_t o = 0; o < n_out; ++o) {
+        for (int64_t i = 0; i < n_in; i += 32, p += block) {
+            const float f = ggml_bf16_to_fp32({ scale[o * n_groups + i / 128] });
+            const ggml_fp16_t d = ggml_fp32_to_fp16(f);
+            if (ggml_fp16_to_fp32(d) != f) {
+                return false;
+            }
+            memcpy(p, &d, sizeof(d));
+            memcpy(p + sizeof(d), codes + o * n_in + i, 32);
+        }
+    }
+    return true;
+}
+
+struct loader {
+    const llama_model & model;
+    const ridgefill_sidefile & file;
+    llama_ridgefill_projector & proj;
+
+    // one context and buffer per buffer type, so that each map lies where its layer runs
+    std::map<ggml_backend_buffer_type_t, ggml_context *> ctx_of;
+
+    ggml_context * ctx_for(ggml_backend_dev_t dev) {
+        ggml_backend_buffer_type_t buft = ggml_backend_dev_buffer_type(dev);
+        ggml_context *& ctx = ctx_of[buft];
+        if (!ctx) {
+            proj.ctxs.emplace_back(ggml_init({ ggml_tensor_overhead() * 4 * (file.layers.size() + 1), nullptr, true }));
+            ctx = proj.ctxs.back().get();
+        }
+        return ctx;
+    }
+
+    void create_tensors() {
+        for (const auto & [il, spans] : file.layers) {
+            ggml_backend_dev_t dev = model.dev_layer((int) il);
+            ggml_context * ctx = ctx_for(dev);
+            ridgefill_map map;
+            map.il = (int32_t) il;
+            const bool native = file.encoding == "i8" && device_runs_op(dev, file.n_in, file.n_out);
+            if (native) {
+                map.codes = ggml_new_tensor_2d(ctx, GGML_TYPE_I8,   file.n_in,       file.n_out);
+                map.scale = ggml_new_tensor_2d(ctx, GGML_TYPE_BF16, file.n_groups(), file.n_out);
+                ggml_format_name(map.codes, "blk.%u.ridgefill.codes", il);
+                ggml_format_name(map.scale, "blk.%u.ridgefill.scale", il);
+            } else {
+                map.weight = ggml_new_tensor_2d(ctx, file.encoding == "bf16" ? GGML_TYPE_BF16 : GGML_TYPE_Q8_0, file.n_in, file.n_out);
+                ggml_format_name(map.weight, "blk.%u.ridgefill.weight", il);
+            }
+            map.bias = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, file.n_out);
+            ggml_format_name(map.bias, "blk.%u.ridgefill.bias", il);
+            proj.native = native;
+            proj.maps.maps.push_back(map);
+        }
+    }
+
+    void allocate() {
+        for (const auto & [buft, ctx] : ctx_of) {
+            ggml_backend_buffer_t buf = ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft);
+            if (!buf) {
+                throw std::runtime_error("memory: " + file.path + ": no room for the maps in " + ggml_backend_buft_name(buft));
+            }
+            // the scheduler runs an op where its weights are
+            ggml_backend_buffer_set_usage(buf, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+            proj.bufs.emplace_back(buf);
+            proj.size += ggml_backend_buffer_get_size(buf);
+        }
+    }
+
+    void upload() {
+        std::vector<uint8_t> weight, scale, bias, q8_0;
+        for (const ridgefill_map & map : proj.maps.maps) {
+            const ridgefill_layer_spans & spans = file.layers.at((uint32_t) map.il);
+            const std::string blk = "blk." + std::to_string(map.il) + ".ridgefill.";
+
+            read(spans.bias, blk + "bias", bias);
+            ggml_backend_tensor_set(map.bias, bias.data(), 0, bias.size());
+
+            const bool i8 = file.encoding == "i8";
+            read(spans.weight, blk + (i8 ? "codes" : "weight"), weight);
+            if (!i8) {
+                ggml_backend_tensor_set(map.weight, weight.data(), 0, weight.size());
+                continue;
+            }
+            read(spans.scale, blk + "scale", scale);
+            if (map.codes) {
+                ggml_backend_tensor_set(map.codes, weight.data(), 0, weight.size());
+                ggml_backend_tensor_set(map.scale, scale.data(),  0, scale.size());
+                continue;
+            }
+            if (!to_q8_0((const int8_t *) weight.data(), (const uint16_t *) scale.data(), file.n_in, file.n_out, q8_0)) {
+                throw ridgefill_sidefile_error("scale-value", file.path, blk +
+                        "scale: a scale below 2^-17 has no f16 value, which the portable path needs");
+            }
+            ggml_backend_tensor_set(map.weight, q8_0.data(), 0, q8_0.size());
+        }
+    }
+
+    void read(const ridgefill_tensor_span & span, const std::string & what, std::vector<uint8_t> & dst) const {
+        dst.resize(span.size);
+        ridgefill_sidefile_read_span(file, span, what, dst.data());
+    }
+};
+
+} // namespace
+
+ggml_tensor * ridgefill_map::build(ggml_context * ctx, ggml_tensor * x) const {
+    if (codes) {
+        return ggml_ridgefill(ctx, codes, scale, bias, x);
+    }
+    return ggml_add(ctx, ggml_mul_mat(ctx, weight, x), bias);
+}
+
+ridgefill_base ridgefill_base_of(const llama_model & model) {
+    const auto & hparams = model.hparams;
+    // streams of a hyper-connection model travel side by side
+    const uint32_t n_streams = std::max<uint32_t>(1, hparams.dsv4_hc_mult);
+
+    ridgefill_base base;
+    base.arch             = model.arch_name();
+    base.name             = model.name;
+    base.n_layer          = hparams.n_layer();
+    base.n_embd           = hparams.n_embd;
+    base.n_vocab          = model.vocab.n_tokens();
+    base.source_width     = hparams.n_embd * n_streams;
+    base.target_width     = hparams.n_embd;
+    base.tokenizer_sha256 = tokenizer_sha256(model.vocab);
+    return base;
+}
+
+llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, const std::string & path) {
+    const ridgefill_sidefile file = ridgefill_sidefile_read(path, ridgefill_base_of(model));
+    for (const std::string & w : file.warnings) {
+        LLAMA_LOG_WARN("%s: %s\n", __func__, w.c_str());
+    }
+
+    auto proj = std::make_unique<llama_ridgefill_projector>();
+    proj->model      = &model;
+    proj->name       = file.name;
+    proj->identity   = ridgefill_sidefile_identity(path);
+    proj->split      = (int32_t) file.split;
+    proj->target     = file.target == "block_input" ? LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT : LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
+    proj->maps.n_in  = (int32_t) file.n_in;
+    proj->maps.n_out = (int32_t) file.n_out;
+
+    loader ld { model, file, *proj, {} };
+    ld.create_tensors();
+    ld.allocate();
+    ld.upload();
+
+    LLAMA_LOG_INFO("%s: %s: %zu maps [%u -> %u], split %u, %s, %.2f MiB, %s\n", __func__, proj->name.c_str(),
+            proj->maps.maps.size(), file.n_in, file.n_out, file.split, file.target.c_str(),
+            proj->size / 1024.0 / 1024.0, proj->native ? "ridgefill op" : "portable path");
+    return proj.release();
+}

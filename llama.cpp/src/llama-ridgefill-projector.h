@@ -1,0 +1,54 @@
+#pragma once
+
+// The maps of a side file on the devices of their layers, ready for graphs.
+
+#include "llama-ridgefill.h"
+
+#include "ggml-cpp.h"
+
+#include <string>
+#include <vector>
+
+struct llama_model;
+struct ridgefill_sidefile;
+struct ridgefill_base;
+
+// y = W x + b of one layer. codes+scale: the ridgefill op; weight: mul_mat of Q8_0 or BF16.
+struct ridgefill_map {
+    int32_t       il     = 0;
+    ggml_tensor * codes  = nullptr; // I8   [n_in, n_out]
+    ggml_tensor * scale  = nullptr; // BF16 [ceil(n_in/128), n_out]
+    ggml_tensor * weight = nullptr; // Q8_0 or BF16 [n_in, n_out]
+    ggml_tensor * bias   = nullptr; // F32  [n_out]
+
+    // x: F32 [n_in, n_rows] -> F32 [n_out, n_rows]
+    ggml_tensor * build(ggml_context * ctx, ggml_tensor * x) const;
+
+    static constexpr int max_nodes = 4; // op or mul_mat + add, and a reshape to the target's form; x's reshape
+};
+
+struct ridgefill_maps {
+    int32_t n_in  = 0;
+    int32_t n_out = 0;
+    std::vector<ridgefill_map> maps; // by layer, ascending, S+1 .. n_layer-1
+};
+
+struct llama_ridgefill_projector {
+    const llama_model *     model  = nullptr;
+    std::string             name;
+    std::string             identity;
+    int32_t                 split  = 0;
+    llama_ridgefill_target  target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
+    bool                    native = false;
+    size_t                  size   = 0;
+    ridgefill_maps          maps;
+
+    std::vector<ggml_context_ptr>        ctxs;
+    std::vector<ggml_backend_buffer_ptr> bufs;
+};
+
+// What a side file must fit to serve this model.
+ridgefill_base ridgefill_base_of(const llama_model & model);
+
+// Reads, checks and uploads. Throws std::runtime_error with the loader's sentence.
+llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, const std::string & path);

@@ -1,0 +1,71 @@
+#pragma once
+
+// Reads a side file (docs/format.md) and checks it against the model it is meant for. Knows GGUF, no llama internals, so
+// that it can be fuzzed without a model. Nothing of the data section is allocated here: tensors are spans of the file.
+
+#include "ggml.h"
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// What a side file must fit. Zero or empty: not compared.
+struct ridgefill_base {
+    std::string arch;
+    std::string name;
+    uint32_t    n_layer      = 0;
+    uint32_t    n_embd       = 0;
+    uint32_t    n_vocab      = 0;
+    uint32_t    source_width = 0;
+    uint32_t    target_width = 0;
+    std::string tokenizer_sha256;
+};
+
+// what(): "<code>: <file>: <key or tensor>: found X, allowed Y"
+struct ridgefill_sidefile_error : std::runtime_error {
+    ridgefill_sidefile_error(const char * code, const std::string & file, const std::string & text)
+        : std::runtime_error(std::string(code) + ": " + file + ": " + text), code(code) {}
+    const char * code; // static storage, listed in docs/format.md
+};
+
+struct ridgefill_tensor_span {
+    ggml_type type   = GGML_TYPE_COUNT;
+    uint64_t  offset = 0; // from the beginning of the file
+    uint64_t  size   = 0; // bytes
+};
+
+struct ridgefill_layer_spans {
+    ridgefill_tensor_span weight; // codes (I8), or the weight (Q8_0, BF16)
+    ridgefill_tensor_span scale;  // BF16, encoding i8 only
+    ridgefill_tensor_span bias;   // F32
+};
+
+struct ridgefill_sidefile {
+    std::string path;
+    std::string name;
+    std::string encoding; // "i8", "q8_0", "bf16"
+    std::string target;   // "layer_input", "block_input"
+    uint32_t    n_layer  = 0;
+    uint32_t    split    = 0;
+    uint32_t    n_in     = 0;
+    uint32_t    n_out    = 0;
+    std::vector<std::string> warnings; // "<code>: ...", the file loads
+
+    std::map<uint32_t, ridgefill_layer_spans> layers; // S+1 .. n_layer-1
+
+    static constexpr uint32_t group_size = 128;
+    uint32_t n_groups() const { return (n_in + group_size - 1) / group_size; }
+};
+
+// Throws ridgefill_sidefile_error at the first defect of the header, keys and tensor table.
+ridgefill_sidefile ridgefill_sidefile_read(const std::string & path, const ridgefill_base & base);
+
+// Reads a span and checks its values (finite scales > 0, codes > -128, finite biases). dst has span.size bytes.
+// what names the tensor in errors.
+void ridgefill_sidefile_read_span(
+        const ridgefill_sidefile & file, const ridgefill_tensor_span & span, const std::string & what, void * dst);
+
+// sha256 of the whole file, 64 hex digits.
+std::string ridgefill_sidefile_identity(const std::string & path);
