@@ -1,0 +1,220 @@
+"""`ridgefill convert`: a published projector folder or safetensors file becomes a side file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import fingerprint, int8
+from .base import base_of_gguf
+from .errors import RidgefillError, UsageError
+from .folder import ADAPTER, MANIFEST
+from .gguf_reader import GgufFile, read_gguf
+from .gguf_types import BF16, F32
+from .gguf_writer import Buffer, Tensor, refuse_overwrite
+from .int8 import I8, U16
+from .layout import ENCODINGS, FINAL_BIAS, FINAL_WEIGHT, SCORE, TARGETS, Base, Header, layer_tensor, map_parts
+from .progress import Progress
+from .sidefile import write_sidefile
+from .source import Source, open_source
+
+
+@dataclass(frozen=True)
+class Options:
+    encoding: str = "i8"
+    target: str = ""  # empty: block_input
+    base: Path | None = None  # the model's GGUF
+    architecture: str = ""  # without base: the model's general.architecture
+    force: bool = False
+    progress: bool = False
+
+
+def convert(source_path: Path, output: Path, options: Options) -> list[str]:
+    """Writes the side file; returns warnings. Raises RidgefillError, and then leaves no output behind."""
+    refuse_overwrite(output, options.force)
+    with Progress("verify", unit="MB", shown=options.progress) as bar:
+        source = open_source(source_path, bar.add)
+    model = read_gguf(options.base, model=True) if options.base else None
+    base, warnings = describe_base(source, model, options)
+    header = Header(
+        base=base,
+        split=source.layers[0],
+        source_width=source.n_in,
+        target_width=source.n_out,
+        target=options.target or "block_input",
+        encoding=options.encoding,
+        layers=tuple(source.layers),
+        credit=source.credit,
+        head_order="grouped" if source.states else "",
+        manifest=kept_manifest(source.manifest),
+    )
+    if not options.target and not source.manifest:
+        warnings.append("target-assumed: block_input; the file does not say, --target layer_input is the other choice")
+    encoder = Encoder(source, options.encoding)
+    tensors = list(encoder.tensors())
+    with Progress("write", sum(t.n_bytes for t in tensors), unit="MB", shown=options.progress) as bar:
+        write_sidefile(output, header, tensors, options.force, bar.add)
+    return warnings + encoder.notes
+
+
+def describe_base(source: Source, model: GgufFile | None, options: Options) -> tuple[Base, list[str]]:
+    """The base keys: the model's where it is given, else what the source says; with one warning per unchecked fact."""
+    last, at = source.layers[-1], source.path
+    if model is not None:
+        base = base_of_gguf(model)
+        warnings = fingerprint.compare(source.manifest, source.path / MANIFEST, model) if source.manifest else []
+        if last != base.block_count - 1:
+            wanted = f"{base.block_count - 1} (the model's)"
+            raise RidgefillError("base-layers", at, "last layer with a map", last, wanted, fingerprint.HINT)
+        if source.n_in % base.embedding_length:
+            wanted = f"a multiple of {base.embedding_length} (the model's)"
+            raise RidgefillError("base-width", at, "source width", source.n_in, wanted, fingerprint.HINT)
+        return base, warnings
+    block = source.manifest.get("model", {})
+    meta = block.get("meta", {}) if isinstance(block, dict) else {}
+    adapter = source.manifest.get("adapter")
+    architecture = options.architecture or (adapter if adapter == ADAPTER else "")
+    if not architecture:
+        hint = "add --base MODEL.gguf, or --arch NAME to leave the tokenizer unchecked"
+        raise UsageError("the model's architecture is not known from this projector", hint)
+
+    def fact(key: str, default: int | None) -> Any:
+        text = str(meta.get(key, "")) if isinstance(meta, dict) else ""
+        return int(text) if text.isdecimal() and len(text) < 10 else default
+
+    name = block.get("name") if isinstance(block, dict) else None
+    name = name if isinstance(name, str) else None
+    base = Base(architecture, last + 1, fact("n_embd", source.n_out), fact("n_vocab", None), name)
+    return base, ["base-unchecked: without --base, dimensions are the projector's and the tokenizer is not checked"]
+
+
+def kept_manifest(manifest: dict[str, Any]) -> str:
+    """The manifest without what depends on the files, as canonical JSON; empty for none."""
+    if not manifest:
+        return ""
+    kept = {key: value for key, value in manifest.items() if key not in ("files", "projector", "rebuilt_from")}
+    return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+
+
+class Encoder:
+    """The tensors of a source in one encoding, one map in memory at a time. `notes` fills while they are written."""
+
+    def __init__(self, source: Source, encoding: str) -> None:
+        self.source = source
+        self.encoding = encoding
+        self.notes: list[str] = []
+        self._layer = -1
+        self._parts: dict[str, npt.NDArray[Any]] = {}
+
+    def tensors(self) -> Iterator[Tensor]:
+        source = self.source
+        parts = map_parts(self.encoding, source.n_in, source.n_out)
+        for layer in source.layers:
+            for part, (kind, ne) in parts.items():
+                yield Tensor(layer_tensor(layer, part), kind, ne, partial(self._part, layer, part))
+            if layer in source.states:
+                entry = source.states[layer]
+                yield Tensor(layer_tensor(layer, "state"), F32, entry.shape[::-1], partial(self._state, layer))
+        if source.scores:
+            yield Tensor(SCORE, F32, source.scores["score"].shape, self._score)
+        if source.has_final:
+            yield Tensor(FINAL_WEIGHT, BF16, (source.n_in, source.n_in), source.final_weight)
+            yield Tensor(FINAL_BIAS, F32, (source.n_in,), lambda: [int8.bf16_to_f32(source.final_bias())])
+
+    def _part(self, layer: int, part: str) -> Iterator[Buffer]:
+        if layer != self._layer:
+            self._parts = self._encode(layer)
+            self._layer = layer
+        yield self._parts.pop(part)
+
+    def _encode(self, layer: int) -> dict[str, npt.NDArray[Any]]:
+        bias = int8.bf16_to_f32(self.source.bias(layer))
+        if not np.isfinite(bias).all():
+            raise self.bad("bias-value", layer, "bias", "NaN or infinity", "finite numbers")
+        if self.source.form == "i8":
+            codes, scale = self._published(layer)
+            if self.encoding == "bf16":
+                self._note("bf16-rounded: codes times scale were rounded to bf16")
+                return {"weight": int8.f32_to_bf16(int8.dequantize(codes, scale)), "bias": bias}
+        else:
+            weight = self.source.weight(layer)
+            if ((weight & 0x7F80) == 0x7F80).any():
+                raise self.bad("weight-value", layer, "weight", "NaN or infinity", "finite numbers")
+            if self.encoding == "bf16":
+                return {"weight": weight, "bias": bias}
+            codes, scale = int8.quantize(weight)
+            error = int8.worst_error(weight, codes, scale)
+            self.notes.append(f"int8-error: layer {layer}: largest error {error:.4%} of the largest weight")
+        if self.encoding == "i8":
+            return {"codes": codes, "scale": scale, "bias": bias}
+        inexact = ~int8.fits_q8_0(scale)
+        if inexact.any():
+            worst = int8.bf16_to_f32(scale[inexact]).min()
+            hint = "use --type i8, which keeps every scale"
+            raise self.bad("scale-f16", layer, "scale", f"{worst:.3g}", "scales that float16 holds exactly", hint)
+        return {"weight": int8.to_q8_0(codes, scale), "bias": bias}
+
+    def _published(self, layer: int) -> tuple[I8, U16]:
+        codes, scale = self.source.codes(layer)
+        if (codes == -128).any():
+            raise self.bad("code-value", layer, "codes", -128, "-127 .. 127")
+        if (scale - np.uint16(1) >= 0x7F7F).any():
+            found = "a scale that is NaN, infinite, zero or negative"
+            raise self.bad("scale-value", layer, "scale", found, "finite numbers above 0")
+        return codes, scale
+
+    def _state(self, layer: int) -> Iterator[Buffer]:
+        data = self.source.states[layer].rows()
+        if not np.isfinite(data).all():
+            raise self.bad("state-value", layer, "state", "NaN or infinity", "finite numbers")
+        yield data
+
+    def _score(self) -> Iterator[Buffer]:
+        tables = {name: entry.rows() for name, entry in self.source.scores.items()}
+        none, every = tables["score_none"], tables["score_all"]
+        if not (none == -np.inf).all() or every.any():
+            what = "other values in score_none or score_all"
+            raise RidgefillError("score-value", self.source.path, "score", what, "-inf and 0 throughout")
+        if not (tables["score"] < np.inf).all():
+            raise RidgefillError("score-value", self.source.path, "score", "NaN or +inf", "finite numbers and -inf")
+        yield tables["score"]
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def bad(self, code: str, layer: int, part: str, found: object, allowed: object, hint: str = "") -> RidgefillError:
+        return RidgefillError(code, self.source.path, f"layer {layer} {part}", found, allowed, hint)
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "convert",
+        help="make a side file from a published projector",
+        description="Makes a GGUF side file from a published projector folder (ridgefill.json) or from one safetensors "
+        "file with layer.<L> tensors. Conversion of an int8 folder loses nothing.",
+    )
+    parser.add_argument("source", type=Path, metavar="FOLDER|FILE", help="the projector")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="side file to write")
+    parser.add_argument("--base", type=Path, metavar="MODEL", help="the model's GGUF, to check against")
+    parser.add_argument("--arch", default="", metavar="NAME", help="without --base: the model's general.architecture")
+    parser.add_argument("--type", choices=ENCODINGS, default="i8", help="encoding of the maps (default: i8)")
+    parser.add_argument("--target", choices=TARGETS, default="", help="what the maps predict (default: block_input)")
+    parser.add_argument("--force", action="store_true", help="replace an existing output")
+
+
+def run(args: argparse.Namespace) -> int:
+    options = Options(args.type, args.target, args.base, args.arch, args.force, progress=True)
+    for warning in convert(args.source, args.output, options):
+        print(f"ridgefill: {warning}", file=sys.stderr)
+    print(args.output)
+    return 0

@@ -1,0 +1,84 @@
+"""What a side file can be made from: a published folder or one safetensors file with `layer.<L>`, behind one face.
+
+A source knows its dimensions and gives one layer's map at a time, as codes and scale or as bf16 bits, so that memory
+stays at a map or two however large the projector is.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import RidgefillError, clean
+from .folder import MANIFEST, read_folder
+from .int8 import I8, U16
+from .layout import Credit
+from .safetensors_io import Entry, read_safetensors
+
+ROWS_PER_STEP = 512
+
+
+@dataclass
+class Source(ABC):
+    """A projector to convert. n_in, n_out in values; `layers` is one run S .. n_layer - 1."""
+
+    path: Path
+    form: str  # "i8" or "bf16": what the maps are stored as
+    layers: range
+    n_in: int
+    n_out: int
+    manifest: dict[str, Any] = field(default_factory=dict)
+    credit: Credit = field(default_factory=Credit)
+    states: dict[int, Entry] = field(default_factory=dict)
+    scores: dict[str, Entry] = field(default_factory=dict)
+
+    @abstractmethod
+    def codes(self, layer: int) -> tuple[I8, U16]:
+        """codes [n_out, n_in] and scale bits [n_out, groups]; form i8 only."""
+
+    @abstractmethod
+    def weight(self, layer: int) -> U16:
+        """bf16 bits [n_out, n_in]; form bf16 only."""
+
+    @abstractmethod
+    def bias(self, layer: int) -> U16:
+        """bf16 bits [n_out]"""
+
+    @property
+    @abstractmethod
+    def has_final(self) -> bool: ...
+
+    @abstractmethod
+    def final_weight(self) -> Iterator[U16]:
+        """bf16 bits of the final map [n_in, n_in], some rows at a time."""
+
+    @abstractmethod
+    def final_bias(self) -> U16: ...
+
+
+def open_source(path: str | os.PathLike[str], step: Callable[[int], object] = lambda n_bytes: None) -> Source:
+    """Reads and verifies a folder (int8 or bf16) or a single safetensors file. Raises RidgefillError."""
+    from .source_file import file_source
+    from .source_folder import folder_source
+
+    path = Path(path)
+    if path.is_dir():
+        return folder_source(read_folder(path, step))
+    if path.name == MANIFEST:
+        raise RidgefillError("no-file", path, "", "the manifest", "the folder that holds it", f"give {path.parent}")
+    return file_source(read_safetensors(path))
+
+
+def row_steps(entry: Entry) -> Iterator[U16]:
+    """A bf16 tensor, some rows at a time."""
+    for begin in range(0, entry.shape[0], ROWS_PER_STEP):
+        yield entry.rows(begin, min(begin + ROWS_PER_STEP, entry.shape[0]))
+
+
+def name_list(names: list[str]) -> str:
+    """The first names of a list, for a message."""
+    return clean(", ".join(names[:8]) + (", ..." if len(names) > 8 else ""), 200)
