@@ -1,0 +1,7 @@
+"""`python -m ridgefill_cpp` is the `ridgefill` command."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Fitting maps: texts, capture of a model's own activations, streamed ridge sums, the solve, the command."""
