@@ -1,0 +1,53 @@
+#pragma once
+
+// What the driver (ridgefill.cpp) and the paths (one per instruction set) share: block shapes, packed layouts and the
+// table of a path's kernels.
+//
+// Lanes of a vector are rows of x. Packed x holds 4 inputs of 16 rows side by side, which suits vpdpbusd, sdot and an
+// AMX tile alike; a code is broadcast over the rows.
+
+#include <cstddef>
+#include <cstdint>
+
+constexpr int RIDGEFILL_PANEL   = 16;  // rows of x in one packed panel
+constexpr int RIDGEFILL_GROUP   = 128; // inputs per scale
+constexpr int RIDGEFILL_BLOCK_O = 64;  // outputs and rows of one accumulator block: 16 KiB of f32, stays in L1
+constexpr int RIDGEFILL_BLOCK_R = 64;
+constexpr int RIDGEFILL_BLOCK_PANELS = RIDGEFILL_BLOCK_R / RIDGEFILL_PANEL;
+
+// One group of one panel. Inputs beyond a short group and rows beyond the last hold zeros.
+struct alignas(64) ridgefill_x_group {
+    int8_t  q[RIDGEFILL_GROUP / 4][RIDGEFILL_PANEL][4];
+    float   scale[RIDGEFILL_PANEL];
+    int32_t sum[RIDGEFILL_PANEL]; // of q over the group
+};
+
+struct ridgefill_kernels {
+    const char * name;
+    int          code_size; // bytes of a packed code
+
+    // Around a thread's share of the multiplies: sets up the tile registers and puts back what was there. May be NULL.
+    void (*enter)(void * saved); // 64 bytes
+    void (*leave)(const void * saved);
+
+    // Rounds `n` inputs (multiple of 32, at most 128) of `n_rows` rows (at most 16) that lie `stride` floats apart.
+    void (*quantize)(const float * x, size_t stride, int n_rows, int n, ridgefill_x_group * out);
+
+    // Packs `n` codes of each of `n_out` outputs, `stride` apart, as out[(n_out rounded up to 16)][128]; the rest is zero.
+    void (*pack)(const int8_t * codes, size_t stride, int n_out, int n, void * out);
+
+    // acc[o][r] += scale[o] * x.scale[r] * dot(codes[o], x.q[r]) over one group of `n` inputs, for `n_out` (multiple of
+    // 16, at most 64) outputs and `n_panels` (at most 4) panels that lie `x_stride` groups apart. acc is [64][64].
+    void (*multiply)(const void * codes, const float * scale, int n_out,
+                     const ridgefill_x_group * x, size_t x_stride, int n_panels, int n, float * acc);
+
+    // y[r][o] = acc[o][r]; rows of y lie `stride` floats apart
+    void (*store)(const float * acc, int n_out, int n_rows, float * y, size_t stride);
+};
+
+// NULL when the processor (or the compiler) lacks the instruction set. Order of preference.
+const ridgefill_kernels * ridgefill_kernels_amx();
+const ridgefill_kernels * ridgefill_kernels_avx512vnni();
+const ridgefill_kernels * ridgefill_kernels_avxvnni();
+const ridgefill_kernels * ridgefill_kernels_avx2();
+const ridgefill_kernels * ridgefill_kernels_neon();

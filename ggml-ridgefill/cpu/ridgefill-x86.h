@@ -1,0 +1,39 @@
+#pragma once
+
+// x86 paths: one function attribute per instruction set, so that every path is in every build and is chosen at run time.
+
+#include "ridgefill-kernel.h"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#define RIDGEFILL_X86
+
+#include <immintrin.h>
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#pragma GCC diagnostic ignored "-Wuninitialized" // false alarms inside GCC's own intrinsics (GCC bug 105593)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#ifdef _MSC_VER
+#define RIDGEFILL_TARGET(isa) // MSVC offers all intrinsics everywhere
+#else
+#define RIDGEFILL_TARGET(isa) __attribute__((target(isa)))
+#endif
+
+#define RIDGEFILL_AVX2   RIDGEFILL_TARGET("avx2,fma")
+#define RIDGEFILL_AVX512 RIDGEFILL_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+
+struct ridgefill_x86_features {
+    bool avx2;       // and FMA
+    bool avxvnni;
+    bool avx512vnni; // and F, BW, DQ, VL
+    bool amx_int8;   // and the operating system's permission to use it
+};
+
+const ridgefill_x86_features & ridgefill_x86();
+
+// shared by the AVX-512 and AMX paths
+void ridgefill_avx512_quantize(const float * x, size_t stride, int n_rows, int n, ridgefill_x_group * out);
+void ridgefill_avx512_store(const float * acc, int n_out, int n_rows, float * y, size_t stride);
+
+#endif
