@@ -26,6 +26,9 @@ std::string tokenizer_sha256(const llama_vocab & vocab) {
 
 // Does the device run the op on these maps? Asked with a batch of rows as a bulk ubatch has them.
 bool device_runs_op(ggml_backend_dev_t dev, int64_t n_in, int64_t n_out) {
+    if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_META) {
+        return false; // tensor parallel: it aborts on ops it cannot split
+    }
     ggml_context_ptr ctx { ggml_init({ ggml_tensor_overhead() * 8, nullptr, true }) };
     const int64_t n_groups = (n_in + 127) / 128;
     ggml_tensor * y = ggml_ridgefill(ctx.get(),
@@ -34,27 +37,6 @@ bool device_runs_op(ggml_backend_dev_t dev, int64_t n_in, int64_t n_out) {
             ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32,  n_out),
             ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32,  n_in,     512));
     return ggml_backend_dev_supports_op(dev, y);
-}
-
-// Portable form: each group of 128 codes is four blocks of 32 with the group's scale. Exact while the scale has an f16
-// value (from 2^-17 up); returns false when it has none.
-bool to_q8_0(const int8_t * codes, const uint16_t * scale, int64_t n_in, int64_t n_out, std::vector<uint8_t> & dst) {
-    const size_t  block    = ggml_type_size(GGML_TYPE_Q8_0);
-    const int64_t n_groups = (n_in + 127) / 128;
-    dst.resize((size_t) (n_out * (n_in / 32)) * block);
-    uint8_t * p = dst.data();
-    for (int64_t o = 0; o < n_out; ++o) {
-        for (int64_t i = 0; i < n_in; i += 32, p += block) {
-            const float f = ggml_bf16_to_fp32({ scale[o * n_groups + i / 128] });
-            const ggml_fp16_t d = ggml_fp32_to_fp16(f);
-            if (ggml_fp16_to_fp32(d) != f) {
-                return false;
-            }
-            memcpy(p, &d, sizeof(d));
-            memcpy(p + sizeof(d), codes + o * n_in + i, 32);
-        }
-    }
-    return true;
 }
 
 struct loader {
@@ -132,7 +114,8 @@ struct loader {
                 ggml_backend_tensor_set(map.scale, scale.data(),  0, scale.size());
                 continue;
             }
-            if (!to_q8_0((const int8_t *) weight.data(), (const uint16_t *) scale.data(), file.n_in, file.n_out, q8_0)) {
+            q8_0.resize(ggml_nbytes(map.weight));
+            if (ggml_ridgefill_to_q8_0((const int8_t *) weight.data(), (const ggml_bf16_t *) scale.data(), file.n_in, file.n_out, q8_0.data()) > 0) {
                 throw ridgefill_sidefile_error("scale-value", file.path, blk +
                         "scale: a scale below 2^-17 has no f16 value, which the portable path needs");
             }
