@@ -1,13 +1,30 @@
-# ccache by itself. Paths below the source folder are made relative, so that build/, the wheel's build folder and a
-# fresh clone elsewhere share one cache; without this every new folder compiles upstream again.
+# ccache by itself. Two things keep build/, the wheel's build folder and a fresh clone elsewhere from sharing a cache, so
+# that each would compile upstream again: absolute paths (made relative to the folder above the build) and the
+# compiler's name, which ccache hashes (pip's build says g++, plain cmake says c++, both the same file).
+function(ridgefill_cache_launcher language common_name)
+    set(launcher "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${parent}" CCACHE_NOHASHDIR=1)
+    find_program(RIDGEFILL_${common_name} ${common_name})
+    mark_as_advanced(RIDGEFILL_${common_name})
+    if(RIDGEFILL_${common_name})
+        file(REAL_PATH "${CMAKE_${language}_COMPILER}" ours)
+        file(REAL_PATH "${RIDGEFILL_${common_name}}" common)
+        if(ours STREQUAL common AND NOT CMAKE_${language}_COMPILER STREQUAL RIDGEFILL_${common_name})
+            list(APPEND launcher "CCACHE_COMPILER=${RIDGEFILL_${common_name}}")
+        endif()
+    endif()
+    set(CMAKE_${language}_COMPILER_LAUNCHER ${launcher} "${RIDGEFILL_CCACHE}" PARENT_SCOPE)
+endfunction()
+
 find_program(RIDGEFILL_CCACHE ccache)
 if(CMAKE_C_COMPILER_LAUNCHER OR CMAKE_CXX_COMPILER_LAUNCHER)
     message(STATUS "compiler cache: ${CMAKE_C_COMPILER_LAUNCHER} (given)")
 elseif(RIDGEFILL_CCACHE)
     cmake_path(GET CMAKE_BINARY_DIR PARENT_PATH parent)
-    set(launcher "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${parent}" CCACHE_NOHASHDIR=1 "${RIDGEFILL_CCACHE}")
-    foreach(language C CXX CUDA HIP)
-        set(CMAKE_${language}_COMPILER_LAUNCHER ${launcher})
+    ridgefill_cache_launcher(C cc)
+    ridgefill_cache_launcher(CXX c++)
+    foreach(language CUDA HIP)
+        set(CMAKE_${language}_COMPILER_LAUNCHER
+            "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${parent}" CCACHE_NOHASHDIR=1 "${RIDGEFILL_CCACHE}")
     endforeach()
     message(STATUS "compiler cache: ${RIDGEFILL_CCACHE}")
 else()
