@@ -1,0 +1,191 @@
+#include "common-ridgefill.h"
+
+#include "arg.h"
+#include "common.h"
+#include "log.h"
+
+#include <charconv>
+#include <stdexcept>
+
+llama_ridgefill_params common_params_ridgefill::defaults() const {
+    llama_ridgefill_params res = params;
+    if (path.empty()) {
+        res.mode = LLAMA_RIDGEFILL_MODE_OFF;
+    }
+    return res;
+}
+
+//
+// flags
+//
+
+llama_ridgefill_mode common_ridgefill_parse_mode(const std::string & text) {
+    llama_ridgefill_mode mode;
+    if (!llama_ridgefill_mode_parse(text.c_str(), &mode)) {
+        throw std::invalid_argument("found '" + text + "', allowed: off, plumb, speed");
+    }
+    return mode;
+}
+
+int32_t common_ridgefill_parse_int(const std::string & text, int32_t min) {
+    int32_t value = 0;
+    const char * end = text.data() + text.size();
+    const auto res = std::from_chars(text.data(), end, value);
+    if (res.ec != std::errc() || res.ptr != end || value < min) {
+        throw std::invalid_argument(
+            "found '" + text + "', allowed: " + std::to_string(min) + " to " + std::to_string(INT32_MAX)
+        );
+    }
+    return value;
+}
+
+void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
+    const llama_ridgefill_params def = llama_ridgefill_default_params();
+
+    // only programs that announce prompts or say why they do not; elsewhere the flags would do nothing
+    const auto add_opt = [&](common_arg arg, const char * env) {
+        arg.set_examples({
+            LLAMA_EXAMPLE_SERVER,
+            LLAMA_EXAMPLE_CLI,
+            LLAMA_EXAMPLE_COMPLETION,
+            LLAMA_EXAMPLE_PERPLEXITY,
+        });
+        arg.set_env(env);
+        add(std::move(arg));
+    };
+
+    add_opt(
+        common_arg(
+            {"--ridgefill"}, "FNAME",
+            "RidgeFill side file of the model: late layers of long prompts are predicted instead of computed (default: "
+            "none)",
+            [](common_params & params, const std::string & value) { params.ridgefill.path = value; }
+        ),
+        "LLAMA_ARG_RIDGEFILL"
+    );
+    add_opt(
+        common_arg(
+            {"--ridgefill-mode"}, "{off,plumb,speed}",
+            string_format(
+                "what prompts get unless a request says otherwise (default: %s with a side file)\n"
+                "- off: every row is exact\n"
+                "- plumb: the machinery runs but predicts nothing, for checking it\n"
+                "- speed: all rows between head and tail are filled",
+                llama_ridgefill_mode_name(def.mode)
+            ),
+            [](common_params & params, const std::string & value) {
+                params.ridgefill.params.mode = common_ridgefill_parse_mode(value);
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_MODE"
+    );
+    add_opt(
+        common_arg(
+            {"--ridgefill-tail"}, "N",
+            string_format("rows at the end of a prompt that stay exact (default: %d)", def.n_tail),
+            [](common_params & params, const std::string & value) {
+                params.ridgefill.params.n_tail = common_ridgefill_parse_int(value, 1);
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_TAIL"
+    );
+    add_opt(
+        common_arg(
+            {"--ridgefill-head"}, "N",
+            string_format("rows at the beginning of a sequence that stay exact (default: %d)", def.n_head),
+            [](common_params & params, const std::string & value) {
+                params.ridgefill.params.n_head = common_ridgefill_parse_int(value, 0);
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_HEAD"
+    );
+    add_opt(
+        common_arg(
+            {"--ridgefill-min-bulk"}, "N",
+            string_format("prompts with fewer rows to fill than this run exactly (default: %d)", def.n_min_bulk),
+            [](common_params & params, const std::string & value) {
+                params.ridgefill.params.n_min_bulk = common_ridgefill_parse_int(value, 0);
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_MIN_BULK"
+    );
+    add_opt(
+        common_arg(
+            {"--ridgefill-strict"}, {"--no-ridgefill-strict"},
+            "exit with status 1 when the side file is refused, instead of serving exactly with a warning (default: "
+            "disabled)",
+            [](common_params & params, bool value) { params.ridgefill.strict = value; }
+        ),
+        "LLAMA_ARG_RIDGEFILL_STRICT"
+    );
+}
+
+//
+// loading
+//
+
+bool common_ridgefill_init(
+    const common_params_ridgefill & params, const llama_model * model, llama_context * ctx, common_ridgefill_ptr & out
+) {
+    if (params.path.empty()) {
+        return true;
+    }
+
+    char err[1024] = "";
+    out.reset(llama_ridgefill_load(model, params.path.c_str(), err, sizeof(err)));
+
+    if (!out || !llama_ridgefill_attach(ctx, out.get(), params.params, err, sizeof(err))) {
+        out.reset();
+        if (params.strict) {
+            LOG_ERR("ridgefill: %s\n", err);
+        } else {
+            LOG_WRN("ridgefill: %s; every prompt runs exactly\n", err);
+        }
+        return !params.strict;
+    }
+
+    LOG_INF(
+        "ridgefill: '%s', split %d, %d maps, %.1f MiB, %s, mode %s, tail %d, head %d, min bulk %d\n",
+        llama_ridgefill_name(out.get()), llama_ridgefill_split(out.get()), llama_ridgefill_n_maps(out.get()),
+        llama_ridgefill_size(out.get()) / 1024.0 / 1024.0, llama_ridgefill_native(out.get()) ? "op" : "portable path",
+        llama_ridgefill_mode_name(params.params.mode), params.params.n_tail, params.params.n_head,
+        params.params.n_min_bulk
+    );
+    return true;
+}
+
+//
+// tools that decode prompts themselves
+//
+
+void common_ridgefill_prompt(
+    const common_params & params, llama_context * ctx, llama_seq_id seq_id, llama_pos pos_begin, llama_pos pos_end
+) {
+    if (!llama_ridgefill_attached(ctx)) {
+        return;
+    }
+
+    llama_ridgefill_params overrides = params.ridgefill.params;
+    const char * why = !params.path_prompt_cache.empty() ? "a session file holds no marks of filled rows"
+                       : params.ctx_shift                ? "--context-shift moves filled rows"
+                       : params.grp_attn_n != 1          ? "self-extend moves filled rows"
+                                                         : nullptr;
+    if (why != nullptr && overrides.mode != LLAMA_RIDGEFILL_MODE_OFF) {
+        LOG_WRN("ridgefill: the prompt runs exactly: %s\n", why);
+        overrides.mode = LLAMA_RIDGEFILL_MODE_OFF;
+    }
+
+    const auto plan = llama_ridgefill_prompt(ctx, seq_id, pos_begin, pos_end, &overrides);
+    if (plan.reason == LLAMA_RIDGEFILL_REASON_NONE) {
+        LOG_INF(
+            "ridgefill: %s, prompt rows [%d, %d) of %d\n", llama_ridgefill_mode_name(plan.mode), plan.bulk_begin,
+            plan.bulk_end, pos_end
+        );
+    }
+}
+
+void common_ridgefill_warn_exact(const common_params_ridgefill & params, const char * tool) {
+    if (!params.path.empty() && params.params.mode != LLAMA_RIDGEFILL_MODE_OFF) {
+        LOG_WRN("ridgefill: %s reads the outputs of every row, so all rows run exactly\n", tool);
+    }
+}

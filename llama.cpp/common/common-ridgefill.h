@@ -1,0 +1,53 @@
+#pragma once
+
+// RidgeFill in the programs that use upstream's common library: parameters, command line flags, loading.
+//
+// Knows parameters, models and contexts. Knows nothing of requests (llama.cpp/server) and nothing of maps
+// (llama.cpp/src).
+
+#include "llama-ridgefill.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+
+struct common_arg;
+struct common_params;
+
+struct common_params_ridgefill {
+    std::string path; // side file; empty: no projector
+    bool strict = false;
+    llama_ridgefill_params params = llama_ridgefill_default_params();
+
+    // What a prompt gets when nobody asks for anything else: mode off without a side file.
+    llama_ridgefill_params defaults() const;
+};
+
+struct common_ridgefill_deleter {
+    void operator()(llama_ridgefill_projector * projector) const { llama_ridgefill_free(projector); }
+};
+
+// Declare it after the model and before the context: it is freed in the order llama_ridgefill_free asks for.
+using common_ridgefill_ptr = std::unique_ptr<llama_ridgefill_projector, common_ridgefill_deleter>;
+
+// Registers --ridgefill and its companions; add() gets one option at a time.
+void common_ridgefill_add_args(const std::function<void(common_arg)> & add);
+
+// Loads the side file and attaches it to the context; does nothing without a path. When the file is refused the context
+// serves exactly and one warning says why; with strict it is one error instead and the return value is false.
+bool common_ridgefill_init(
+    const common_params_ridgefill & params, const llama_model * model, llama_context * ctx, common_ridgefill_ptr & out
+);
+
+// Announces rows [pos_begin, pos_end) of a prompt that a tool decodes itself. Runs it exactly where the tool moves or
+// stores rows on its own (session file, context shift, self-extend): nobody would carry the filled interval with them.
+void common_ridgefill_prompt(
+    const common_params & params, llama_context * ctx, llama_seq_id seq_id, llama_pos pos_begin, llama_pos pos_end
+);
+
+// For tools that read the outputs of every row: says once that their prompts run exactly, if a side file was given.
+void common_ridgefill_warn_exact(const common_params_ridgefill & params, const char * tool);
+
+// Parses what follows an option. Throws std::invalid_argument with the value found and the values allowed.
+llama_ridgefill_mode common_ridgefill_parse_mode(const std::string & text);
+int32_t common_ridgefill_parse_int(const std::string & text, int32_t min);
