@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import fingerprint, int8
+from . import encode, fingerprint, int8
 from .base import base_of_gguf
 from .errors import RidgefillError, UsageError
 from .folder import ADAPTER, MANIFEST
@@ -140,28 +140,24 @@ class Encoder:
         bias = int8.bf16_to_f32(self.source.bias(layer))
         if not np.isfinite(bias).all():
             raise self.bad("bias-value", layer, "bias", "NaN or infinity", "finite numbers")
-        if self.source.form == "i8":
-            codes, scale = self._published(layer)
-            if self.encoding == "bf16":
-                self._note("bf16-rounded: codes times scale were rounded to bf16")
-                return {"weight": int8.f32_to_bf16(int8.dequantize(codes, scale)), "bias": bias}
-        else:
+        try:
+            if self.source.form == "i8":
+                if self.encoding == "bf16":
+                    self._note("bf16-rounded: codes times scale were rounded to bf16")
+                return encode.from_codes(*self._published(layer), bias, self.encoding)
             weight = self.source.weight(layer)
             if ((weight & 0x7F80) == 0x7F80).any():
                 raise self.bad("weight-value", layer, "weight", "NaN or infinity", "finite numbers")
             if self.encoding == "bf16":
-                return {"weight": weight, "bias": bias}
+                return encode.from_bf16(weight, bias, "bf16")
             codes, scale = int8.quantize(weight)
-            error = int8.worst_error(weight, codes, scale)
-            self.notes.append(f"int8-error: layer {layer}: largest error {error:.4%} of the largest weight")
-        if self.encoding == "i8":
-            return {"codes": codes, "scale": scale, "bias": bias}
-        inexact = ~int8.fits_q8_0(scale)
-        if inexact.any():
-            worst = int8.bf16_to_f32(scale[inexact]).min()
+            worst = int8.worst_error(weight, codes, scale)
+            self.notes.append(f"int8-error: layer {layer}: largest error {worst:.4%} of the largest weight")
+            return encode.from_codes(codes, scale, bias, self.encoding)
+        except encode.InexactScale as error:
             hint = "use --type i8, which keeps every scale"
-            raise self.bad("scale-f16", layer, "scale", f"{worst:.3g}", "scales that float16 holds exactly", hint)
-        return {"weight": int8.to_q8_0(codes, scale), "bias": bias}
+            wanted = "scales that float16 holds exactly"
+            raise self.bad("scale-f16", layer, "scale", f"{error.value:.3g}", wanted, hint) from None
 
     def _published(self, layer: int) -> tuple[I8, U16]:
         codes, scale = self.source.codes(layer)

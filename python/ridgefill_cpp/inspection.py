@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import int8
+from . import encode, int8
 from .base import base_of
 from .errors import RidgefillError
 from .folder import sha256_of
@@ -20,27 +20,24 @@ from .progress import Progress
 from .sidefile import SideFile, header_keys, open_sidefile
 from .source import Source, open_source
 
-HIDDEN = ("ridgefill.manifest", "ridgefill.fit.layers", "ridgefill.fit.lambda", "ridgefill.fit.cosine")
+PER_LAYER = ("lambda", "cosine", "r2", "condition")
+HIDDEN = ("ridgefill.manifest", "ridgefill.fit.layers", *(f"ridgefill.fit.{name}" for name in PER_LAYER))
 
 
 def describe(side: SideFile) -> dict[str, Any]:
     """Plain values: keys, one row per layer, the file's size and sha256."""
     header = side.header
     keys = {key.name: key.value for key in header_keys(header) if key.name not in HIDDEN}
-    fit = {
-        layer: (lam, cosine)
-        for layer, lam, cosine in zip(header.fit.layers, header.fit.lambdas, header.fit.cosine, strict=False)
-    }
+    fit: dict[int, dict[str, Any]] = {layer: {} for layer in header.fit.layers}
+    arrays = (header.fit.lambdas, header.fit.cosine, header.fit.r2, header.fit.condition)
+    for name, values in zip(PER_LAYER, arrays, strict=True):
+        for layer, value in zip(header.fit.layers, values, strict=False):
+            fit[layer][name] = float(f"{value:.6g}")
     layers = []
     for layer in header.layers:
-        row: dict[str, Any] = {
-            "layer": layer,
-            "used": layer > header.split,
-            "state": side.has(layer_tensor(layer, "state")),
-        }
-        if layer in fit:
-            row |= {"lambda": round(fit[layer][0], 8), "cosine": round(fit[layer][1], 6)}
-        layers.append(row)
+        state = side.has(layer_tensor(layer, "state"))
+        own: dict[str, Any] = {"layer": layer, "used": layer > header.split, "state": state}
+        layers.append(own | fit.get(layer, {}))
     return {
         "file": side.path.name,
         "bytes": side.gguf.size,
@@ -87,14 +84,9 @@ def prove(side: SideFile, source: Source, progress: bool = False) -> int:
 
 def expected_parts(source: Source, layer: int, encoding: str) -> dict[str, npt.NDArray[Any]]:
     bias = int8.bf16_to_f32(source.bias(layer))
-    if encoding == "bf16" and source.form == "bf16":
-        return {"weight": source.weight(layer), "bias": bias}
-    codes, scale = source.codes(layer) if source.form == "i8" else int8.quantize(source.weight(layer))
-    if encoding == "i8":
-        return {"codes": codes, "scale": scale, "bias": bias}
-    if encoding == "q8_0":
-        return {"weight": int8.to_q8_0(codes, scale), "bias": bias}
-    return {"weight": int8.f32_to_bf16(int8.dequantize(codes, scale)), "bias": bias}
+    if source.form == "i8":
+        return encode.from_codes(*source.codes(layer), bias, encoding)
+    return encode.from_bf16(source.weight(layer), bias, encoding)
 
 
 def _same(side: SideFile, name: str, wanted: npt.NDArray[Any]) -> int:
@@ -113,10 +105,11 @@ def print_text(facts: dict[str, Any]) -> None:
     extra = [name for name in ("score", "final") if facts[name]]
     if extra:
         print(f"{'also':{width}}  {', '.join(extra)}")
-    print("layer  used  state  lambda    held-out cosine")
+    columns = [name for name in PER_LAYER if any(name in row for row in facts["layers"])]
+    print("layer  used  state" + "".join(f"  {name:>9}" for name in columns))
     for row in facts["layers"]:
-        numbers = f"{row['lambda']:<9g} {row['cosine']:.4f}" if "lambda" in row else "-         -"
-        print(f"{row['layer']:5}  {'yes' if row['used'] else 'no':4}  {'yes' if row['state'] else 'no':5}  {numbers}")
+        marks = f"{row['layer']:5}  {'yes' if row['used'] else 'no':4}  {'yes' if row['state'] else 'no':5}"
+        print(marks + "".join(f"  {row[name]:>9.5g}" if name in row else f"  {'-':>9}" for name in columns))
 
 
 def add_parser(subparsers: Any) -> None:

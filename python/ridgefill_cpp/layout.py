@@ -60,11 +60,19 @@ class Fit:
     """How the maps were fitted; arrays are per entry of `layers`. Empty where unknown (a published folder)."""
 
     rows: int | None = None
-    head: int | None = None
+    head: int | None = None  # first rows of each window left out
     layers: tuple[int, ...] = ()
     lambdas: tuple[float, ...] = ()
     cosine: tuple[float, ...] = ()
+    r2: tuple[float, ...] = ()
+    condition: tuple[float, ...] = ()
     text_sha256: str = ""
+    context: int | None = None  # rows of a window
+    stride: int | None = None
+    prior: str = ""
+    held_rows: int | None = None
+    dropped_rows: int | None = None  # with NaN or infinity
+    chat_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -137,13 +137,24 @@ class Checks:
             data = self.get("ridgefill.fit." + name, kind, False)
             return () if data is None else tuple(data.tolist())
 
+        def one(name: str, kind: str) -> Any:
+            return self.get("ridgefill.fit." + name, kind, False)
+
         return Fit(
-            self.get("ridgefill.fit.rows", "int", False),
-            self.get("ridgefill.fit.head", "int", False),
-            array("layers", "ints"),
-            array("lambda", "floats"),
-            array("cosine", "floats"),
-            self.get("ridgefill.fit.text_sha256", "string", False) or "",
+            rows=one("rows", "int"),
+            head=one("head", "int"),
+            layers=array("layers", "ints"),
+            lambdas=array("lambda", "floats"),
+            cosine=array("cosine", "floats"),
+            r2=array("r2", "floats"),
+            condition=array("condition", "floats"),
+            text_sha256=one("text_sha256", "string") or "",
+            context=one("context", "int"),
+            stride=one("stride", "int"),
+            prior=one("prior", "string") or "",
+            held_rows=one("held_rows", "int"),
+            dropped_rows=one("dropped_rows", "int"),
+            chat_share=one("chat_share", "float"),
         )
 
     # tensors

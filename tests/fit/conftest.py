@@ -5,3 +5,7 @@ from pathlib import Path
 
 if not any((Path(folder) / "ridgefill_cpp" / "__init__.py").exists() for folder in sys.path if folder):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+
+from ridgefill_cpp.fit.blas import limit_blas
+
+limit_blas(1)  # small matrices: threads would only wait for each other

@@ -1,0 +1,230 @@
+"""The fit as a job: windows of text, streamed sums, held-out rows, with a work folder that a later run can go on from.
+
+Where rows come from is behind `Rows`, so the job runs on a model or on made-up numbers alike. The same settings, texts
+and rows give the same sums bit for bit, interrupted or not: a checkpoint holds everything that the next step reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import RidgefillError
+from ..progress import Progress
+from .held import HeldRows
+from .ridge import RidgeSums
+from .texts import Document
+
+F32 = npt.NDArray[np.float32]
+CHECKPOINT_EVERY = 20.0  # seconds, or
+CHECKPOINT_COST = 20.0  # times what the last checkpoint took, whichever is longer
+MIN_ROWS = 32  # rows of a window that are worth a decode
+
+
+class Rows(Protocol):
+    """Rows of a window: x [rows, n_in] and one y [rows, widths[i]] per layer."""
+
+    layers: tuple[int, ...]
+    n_in: int
+    widths: tuple[int, ...]
+
+    def tokenize(self, text: str) -> list[int]: ...
+    @property
+    def frame(self) -> tuple[list[int], list[int]]: ...
+    @property
+    def chat_frame(self) -> tuple[list[int], list[int]]: ...
+    def run(self, ids: Sequence[int]) -> tuple[F32, list[F32]]: ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sums depend on."""
+
+    split: int
+    target: str = "layer_input"
+    context: int = 2048  # rows of a window, each run from an empty cache
+    head: int = 16  # first rows of a window that are left out: they are exact when serving
+    stride: int = 1  # positions divisible by it are used
+    max_rows: int = 0  # 0: all
+    held_rows: int = 4096  # at most
+    chat_share: float = 0.0  # weight of chat-formatted copies; 0: none are made
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Window:
+    kind: str  # "raw" or "chat"
+    ids: tuple[int, ...]
+
+
+@dataclass
+class Result:
+    sums: RidgeSums  # of both kinds, mixed
+    held: HeldRows
+    n_rows: dict[str, int]  # per kind
+    dropped: int
+
+
+class Job:
+    """Accumulates sums of the train windows, then keeps held-out rows. `identity` guards the work folder."""
+
+    def __init__(self, rows: Rows, settings: Settings, folder: Path, identity: dict[str, Any]) -> None:
+        self.rows = rows
+        self.settings = settings
+        self.folder = folder
+        self.kinds = ("raw", "chat") if settings.chat_share > 0 else ("raw",)
+        self.identity = {**asdict(settings), "layers": list(rows.layers), **identity}
+        self.sums = {kind: RidgeSums(rows.n_in, rows.widths) for kind in self.kinds}
+        self.next = {"train": 0, "held": 0}
+        self.held_dropped = 0
+        self._saved = time.monotonic()
+        self._save_cost = 0.0
+        rows_held = self._restore()
+        self.held = HeldRows(folder, rows.n_in, rows.widths, rows_held)
+
+    def run(self, train: Sequence[Document], held: Sequence[Document], progress: bool = False) -> Result:
+        settings = self.settings
+        train_windows = self.windows(train)
+        random.Random(settings.seed).shuffle(train_windows)
+        train_windows = self.first_rows(train_windows, settings.max_rows)
+        held_windows = self.windows(held)
+        total = sum(self.count(w) for w in train_windows)
+        with Progress("capture", total, "rows", progress) as bar:
+            for index, window in enumerate(train_windows):
+                if index < self.next["train"]:
+                    bar.add(self.count(window))
+                    continue
+                x, ys = self.rows.run(window.ids)
+                used = self.used(window, settings.stride)
+                self.sums[window.kind].add(x[used], [y[used] for y in ys])
+                self.next["train"] = index + 1
+                self._checkpoint()
+                bar.add(self.count(window))
+        stride = max(1, -(-sum(self.count(w) for w in held_windows) * settings.stride // settings.held_rows))
+        with Progress("held out", len(held_windows), "windows", progress) as bar:
+            for index, window in enumerate(held_windows):
+                if index >= self.next["held"]:
+                    x, ys = self.rows.run(window.ids)
+                    used = self.used(window, stride)
+                    self.held_dropped += self.held.append(x[used], [y[used] for y in ys])
+                    self.next["held"] = index + 1
+                    self._checkpoint()
+                bar.add(1)
+        self._checkpoint(now=True)
+        return self._result()
+
+    def windows(self, documents: Sequence[Document]) -> list[Window]:
+        """Every document cut into windows of at most `context` rows, once per kind; short rests are dropped."""
+        frames = {kind: self.rows.chat_frame if kind == "chat" else self.rows.frame for kind in self.kinds}
+        windows = []
+        for document in documents:
+            ids = self.rows.tokenize(document.text)
+            for kind in self.kinds:
+                before, after = frames[kind]
+                size = self.settings.context - len(before) - len(after)
+                if size < MIN_ROWS:
+                    what = f"{len(before) + len(after)} tokens of chat template"
+                    raise RidgefillError(
+                        "context", document.name, "context", what, f"at most {self.settings.context - MIN_ROWS}"
+                    )
+                for begin in range(0, len(ids), size):
+                    window = Window(kind, (*before, *ids[begin : begin + size], *after))
+                    if len(window.ids) - self.settings.head >= MIN_ROWS:
+                        windows.append(window)
+        return windows
+
+    def used(self, window: Window, stride: int) -> slice:
+        """Rows of a window that are kept: positions from `head` on that `stride` divides."""
+        first = -(-self.settings.head // stride) * stride
+        return slice(first, len(window.ids), stride)
+
+    def count(self, window: Window) -> int:
+        return len(range(*self.used(window, self.settings.stride).indices(len(window.ids))))
+
+    def first_rows(self, windows: list[Window], limit: int) -> list[Window]:
+        """Whole windows from the front up to `limit` rows; the last one is cut to fit. 0: all."""
+        if not limit:
+            return windows
+        kept, left = [], limit
+        for window in windows:
+            rows = self.count(window)
+            if rows > left:
+                first = self.used(window, self.settings.stride).start
+                window = Window(window.kind, window.ids[: first + (left - 1) * self.settings.stride + 1])
+                rows = left
+            if rows > 0:
+                kept.append(window)
+                left -= rows
+            if left <= 0:
+                break
+        return kept
+
+    def _result(self) -> Result:
+        mixed = RidgeSums(self.rows.n_in, self.rows.widths)
+        counts = {kind: sums.n_rows for kind, sums in self.sums.items()}
+        mixed.absorb(self.sums["raw"])
+        if counts.get("chat"):
+            share = self.settings.chat_share
+            mixed.absorb(self.sums["chat"], share * counts["raw"] / ((1 - share) * counts["chat"]))
+        return Result(mixed, self.held, counts, mixed.n_dropped + self.held_dropped)
+
+    # the work folder
+
+    def _restore(self) -> int:
+        """Loads a checkpoint of the same identity, if there is one; returns its held-out rows."""
+        args, state = self.folder / "fit.json", self.folder / "fit.npz"
+        if args.is_file():
+            self._same_identity(args)
+        else:
+            args.write_text(json.dumps(self.identity, indent=1) + "\n")
+        if not state.is_file():
+            return 0
+        n_targets = len(self.rows.widths)
+        try:
+            with np.load(state, allow_pickle=False) as file:
+                arrays = dict(file)
+            for kind in self.kinds:
+                own = {name[len(kind) + 1 :]: array for name, array in arrays.items() if name.startswith(kind + ".")}
+                self.sums[kind] = RidgeSums.restored(own, n_targets)
+            self.next["train"], self.next["held"], self.held_dropped, held = (int(n) for n in arrays["job"])
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            hint = "remove the folder to start again"
+            raise RidgefillError("resume", state, "", str(error), "a checkpoint of this job", hint) from None
+        return held
+
+    def _same_identity(self, args: Path) -> None:
+        try:
+            stored = json.loads(args.read_text())
+        except ValueError:
+            stored = None
+        if not isinstance(stored, dict):
+            raise RidgefillError("resume", args, "", "no JSON object", "the settings of a fit", "remove the folder")
+        for key, value in self.identity.items():
+            if stored.get(key) != value:
+                hint = "resume with the settings the folder was begun with, or give another folder"
+                raise RidgefillError("resume", args, key, value, stored.get(key), hint)
+
+    def _checkpoint(self, now: bool = False) -> None:
+        begin = time.monotonic()
+        if not now and begin - self._saved < max(CHECKPOINT_EVERY, CHECKPOINT_COST * self._save_cost):
+            return
+        arrays: dict[str, npt.NDArray[Any]] = {
+            f"{kind}.{name}": array for kind, sums in self.sums.items() for name, array in sums.state().items()
+        }
+        arrays["job"] = np.array([self.next["train"], self.next["held"], self.held_dropped, self.held.rows], np.int64)
+        temporary = self.folder / "fit.npz.part"
+        with open(temporary, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        os.replace(temporary, self.folder / "fit.npz")
+        self._saved = time.monotonic()
+        self._save_cost = self._saved - begin
