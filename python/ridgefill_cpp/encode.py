@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import int8
-from .int8 import I8, U16, F32
+from .int8 import F32, I8, U16
 
 Parts = dict[str, npt.NDArray[Any]]
 

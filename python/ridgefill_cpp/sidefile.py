@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy.typing as npt
 
 from . import int8
 from .gguf_reader import GgufFile
+from .gguf_types import Value
 from .gguf_writer import Key, Tensor, write_gguf
+from .key_checks import KeyChecks
 from .layout import ARCHITECTURE, FINAL_WEIGHT, SCORE, VERSION, Base, Header, layer_tensor
 from .sidefile_checks import Checks
 
@@ -136,3 +139,18 @@ def write_sidefile(
 ) -> None:
     """Writes keys and tensors in the order given, aside and then renamed."""
     write_gguf(path, header_keys(header), tensors, force, step)
+
+
+def checked_header(path: str | os.PathLike[str], header: Header) -> Header:
+    """The header as a reader would see it; refuses with RidgefillError what a reader would refuse."""
+    read = KeyChecks(path, {key.name: as_value(key.form, key.value) for key in header_keys(header)}).header(None)
+    return replace(read, layers=header.layers)
+
+
+def as_value(form: str, value: Any) -> Value:
+    """A key's value as the reader gives it back (f32 rounds)."""
+    kinds = {"str": "string", "u32": "int", "u64": "int", "f32": "float"}
+    kind = kinds[form.removesuffix("[]")]
+    if form.endswith("[]"):
+        return Value(kind + "s", np.array(value, np.float32 if kind == "float" else np.int64))
+    return Value(kind, float(np.float32(value)) if kind == "float" else value)
