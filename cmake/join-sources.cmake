@@ -12,8 +12,6 @@ set(fork "${PROJECT_SOURCE_DIR}/llama.cpp")
 function(ridgefill_join target folder)
     file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.c" "${folder}/*.cpp" "${folder}/*.h")
     target_sources(${target} PRIVATE ${sources})
-    # upstream builds llama in unity batches; a batch would mix our file-local names with its own
-    set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 ridgefill_join(ggml-base "${op}/src")
