@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,19 @@ import numpy.typing as npt
 from . import encode, fingerprint, int8
 from .base import base_of_gguf
 from .errors import RidgefillError, UsageError
-from .folder import ADAPTER, MANIFEST
+from .folder import MANIFEST
 from .gguf_reader import GgufFile, read_gguf
-from .gguf_types import BF16, F32
+from .gguf_types import BF16, F32, Value
 from .gguf_writer import Buffer, Tensor, refuse_overwrite
 from .int8 import I8, U16
+from .key_checks import KeyChecks
 from .layout import ENCODINGS, FINAL_BIAS, FINAL_WEIGHT, SCORE, TARGETS, Base, Header, layer_tensor, map_parts
 from .progress import Progress
-from .sidefile import write_sidefile
+from .sidefile import checked_header, write_sidefile
 from .source import Source, open_source
+
+# members of a manifest that describe its files or come from an export
+FILE_MEMBERS = ("files", "projector", "rebuilt_from", "gguf")
 
 
 @dataclass(frozen=True)
@@ -43,22 +47,8 @@ def convert(source_path: Path, output: Path, options: Options) -> list[str]:
     refuse_overwrite(output, options.force)
     with Progress("verify", unit="MB", shown=options.progress) as bar:
         source = open_source(source_path, bar.add)
-    model = read_gguf(options.base, model=True) if options.base else None
-    base, warnings = describe_base(source, model, options)
-    header = Header(
-        base=base,
-        split=source.layers[0],
-        source_width=source.n_in,
-        target_width=source.n_out,
-        target=options.target or "block_input",
-        encoding=options.encoding,
-        layers=tuple(source.layers),
-        credit=source.credit,
-        head_order="grouped" if source.states else "",
-        manifest=kept_manifest(source.manifest),
-    )
-    if not options.target and not source.manifest:
-        warnings.append("target-assumed: block_input; the file does not say, --target layer_input is the other choice")
+    header, warnings = make_header(source, options)
+    header = checked_header(source_path, header)
     encoder = Encoder(source, options.encoding)
     tensors = list(encoder.tensors())
     with Progress("write", sum(t.n_bytes for t in tensors), unit="MB", shown=options.progress) as bar:
@@ -66,7 +56,59 @@ def convert(source_path: Path, output: Path, options: Options) -> list[str]:
     return warnings + encoder.notes
 
 
-def describe_base(source: Source, model: GgufFile | None, options: Options) -> tuple[Base, list[str]]:
+def make_header(source: Source, options: Options) -> tuple[Header, list[str]]:
+    """The keys of the side file, and one warning per fact that is assumed or unchecked."""
+    model = read_gguf(options.base, model=True) if options.base else None
+    exported = exported_keys(source)
+    base, warnings = describe_base(source, model, options, exported)
+    header = Header(
+        base=base,
+        split=source.split,
+        source_width=source.n_in,
+        target_width=source.n_out,
+        target=options.target or (exported.target if exported else "block_input"),
+        encoding=options.encoding,
+        layers=tuple(source.layers),
+        credit=source.credit,
+        head_order="grouped" if source.states else "",
+        manifest=kept_manifest(source.manifest),
+    )
+    if exported:
+        kept = header.manifest if source.manifest["gguf"].get("manifest") is True else ""
+        order = exported.head_order if source.states else ""
+        header = replace(header, credit=exported.credit, fit=exported.fit, head_order=order, manifest=kept)
+    if not options.target and not source.manifest:
+        warnings.append("target-assumed: block_input; the file does not say, --target layer_input is the other choice")
+    return header, warnings
+
+
+def exported_keys(source: Source) -> Header | None:
+    """The keys that `ridgefill export` left in the manifest of a folder, checked as a side file's are."""
+    block = source.manifest.get("gguf")
+    if block is None:
+        return None
+    at = source.path / MANIFEST
+    if not isinstance(block, dict):
+        raise RidgefillError("manifest", at, "gguf", type(block).__name__, "an object of keys")
+    values = {name: value for name, value in ((n, json_value(v)) for n, v in block.items()) if value is not None}
+    return KeyChecks(at, values).header(None)
+
+
+def json_value(value: Any) -> Value | None:
+    """A JSON value as a GGUF key's value; None for a kind that no key has."""
+    if isinstance(value, str):
+        return Value("string", value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Value("int" if isinstance(value, int) else "float", value)
+    if isinstance(value, list) and value and all(type(v) in (int, float) for v in value):
+        whole = all(type(v) is int and abs(v) < 1 << 62 for v in value)
+        return Value("ints", np.array(value, np.int64)) if whole else Value("floats", np.array(value, np.float32))
+    return None
+
+
+def describe_base(
+    source: Source, model: GgufFile | None, options: Options, exported: Header | None
+) -> tuple[Base, list[str]]:
     """The base keys: the model's where it is given, else what the source says; with one warning per unchecked fact."""
     last, at = source.layers[-1], source.path
     if model is not None:
@@ -79,10 +121,12 @@ def describe_base(source: Source, model: GgufFile | None, options: Options) -> t
             wanted = f"a multiple of {base.embedding_length} (the model's)"
             raise RidgefillError("base-width", at, "source width", source.n_in, wanted, fingerprint.HINT)
         return base, warnings
+    if exported:
+        return exported.base, []
     block = source.manifest.get("model", {})
     meta = block.get("meta", {}) if isinstance(block, dict) else {}
     adapter = source.manifest.get("adapter")
-    architecture = options.architecture or (adapter if adapter == ADAPTER else "")
+    architecture = options.architecture or (adapter if isinstance(adapter, str) else "")
     if not architecture:
         hint = "add --base MODEL.gguf, or --arch NAME to leave the tokenizer unchecked"
         raise UsageError("the model's architecture is not known from this projector", hint)
@@ -101,7 +145,7 @@ def kept_manifest(manifest: dict[str, Any]) -> str:
     """The manifest without what depends on the files, as canonical JSON; empty for none."""
     if not manifest:
         return ""
-    kept = {key: value for key, value in manifest.items() if key not in ("files", "projector", "rebuilt_from")}
+    kept = {key: value for key, value in manifest.items() if key not in FILE_MEMBERS}
     return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
 
 

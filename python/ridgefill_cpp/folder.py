@@ -22,7 +22,6 @@ OLD_MANIFEST = "kva.json"
 MAX_MANIFEST = 4 << 20
 MAX_FILES = 4096
 FORMAT = 1
-ADAPTER = "qwen4exp"
 HASH_STEP = 1 << 20
 
 

@@ -24,10 +24,12 @@ ROWS_PER_STEP = 512
 
 @dataclass
 class Source(ABC):
-    """A projector to convert. n_in, n_out in values; `layers` is one run S .. n_layer - 1."""
+    """A projector to convert. n_in, n_out in values; `layers` is one run that ends with the model's last layer and
+    begins with the split, or one after it."""
 
     path: Path
     form: str  # "i8" or "bf16": what the maps are stored as
+    split: int
     layers: range
     n_in: int
     n_out: int

@@ -77,4 +77,5 @@ def file_source(file: Safetensors) -> FileSource:
             "tensor-shape", file.path, "final", f"{final.dtype} {list(final.shape)}", f"BF16 {[n_in, n_in + 1]}"
         )
     credit = Credit(*(file.metadata.get(key, "") for key in ("name", "authors", "license", "doi")))
-    return FileSource(file.path, "bf16", range(layers[0], layers[-1] + 1), n_in, n_out, {}, credit, tensors=found)
+    run = range(layers[0], layers[-1] + 1)
+    return FileSource(file.path, "bf16", layers[0], run, n_in, n_out, {}, credit, tensors=found)

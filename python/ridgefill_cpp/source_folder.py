@@ -56,7 +56,7 @@ def folder_source(folder: Folder) -> FolderSource:
     if form not in ("i8", "bf16"):
         raise RidgefillError("manifest", at, "projector.dtype", clean(form), "i8, bf16")
     layers = _layers(manifest, at, split, tensors)
-    first = tensors.get(f"proj.{split}." + ("codes" if form == "i8" else "weight"))
+    first = tensors.get(f"proj.{layers[0]}." + ("codes" if form == "i8" else "weight"))
     shape = first.shape if first is not None and len(first.shape) == 2 else (None, None)
     n_in, n_out = number("stream_width", MAX_WIDTH, shape[1]), number("block_in_width", MAX_WIDTH, shape[0])
     if n_in % GROUP:
@@ -66,7 +66,7 @@ def folder_source(folder: Folder) -> FolderSource:
     states = {int(name[3:]): entry for name, entry in tensors.items() if name.startswith("st.")}
     scores = {name: entry for name, entry in tensors.items() if name.startswith("score")}
     return FolderSource(
-        folder.path, form, layers, n_in, n_out, manifest, _credit(manifest), states, scores, tensors
+        folder.path, form, split, layers, n_in, n_out, manifest, _credit(manifest), states, scores, tensors
     )  # fmt: skip
 
 
@@ -79,8 +79,11 @@ def _layers(manifest: dict[str, Any], at: Path, split: int, tensors: dict[str, E
         [name for name in listed if re.fullmatch("0|[1-9][0-9]{0,3}", name)] if isinstance(listed, (dict, list)) else []
     )
     numbers = sorted(map(int, names))
-    run = range(split, split + len(numbers))
-    if not numbers or len(numbers) != len(listed) or numbers != list(run) or run[-1] >= MAX_LAYERS:
+    first = numbers[0] if numbers else 0
+    run = range(first, first + len(numbers))
+    # only an exported folder may lack the map of the split layer, which published ones have
+    begins_well = first == split or (first == split + 1 and "gguf" in manifest)
+    if len(numbers) != len(listed) or numbers != list(run) or not begins_well or run[-1] >= MAX_LAYERS:
         found = ", ".join(names) if names else listed
         raise RidgefillError("manifest", at, "layers", clean(found), f"one run from the split {split} up")
     return run

@@ -1,0 +1,99 @@
+"""Flash-Next's real dimensions (seeds, not real maps): sizes to the byte, time against a copy, memory.
+
+About 2 GB of disk and half a minute: runs with RIDGEFILL_FULL=1 only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ridgefill_cpp.safetensors_io import write_safetensors
+from toys import META, new, write_manifest
+
+pytestmark = pytest.mark.skipif(os.environ.get("RIDGEFILL_FULL") != "1", reason="set RIDGEFILL_FULL=1 (2 GB, slow)")
+N, W, SPLIT, LAYERS, VOCAB = 2560, 10240, 24, 48, 248320
+CREDIT = {"name": "n" * 36, "authors": "a" * 30, "license": "Apache-2.0", "doi": "10.5281/zenodo.23890247"}
+RUN = """
+import resource, sys
+from pathlib import Path
+from ridgefill_cpp.cli import main
+status = main(sys.argv[1:])
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("full") / "flash-next"
+    path.mkdir()
+    rng = np.random.default_rng(1)
+    metadata = {"format": "ridgefill-projector-1", **CREDIT}
+    for layer in range(SPLIT, LAYERS):
+        codes = rng.integers(-127, 128, (N, W), dtype=np.int8)
+        scale = rng.integers(0x3A00, 0x3C00, (N, W // 128), dtype=np.uint16)
+        bias = rng.integers(0x3A00, 0x3C00, N, dtype=np.uint16)
+        tensors = [("codes", "I8", codes), ("scale", "BF16", scale), ("bias", "BF16", bias)]
+        maps = [new(f"proj.{layer}.{part}", dtype, data) for part, dtype, data in tensors]
+        write_safetensors(path / f"proj8.L{layer}.safetensors", metadata, maps)
+    late = [layer for layer in range(SPLIT, LAYERS) if layer % 4 != 3]
+    states = [new(f"st.{layer}", "F32", rng.random((48, 128, 128), dtype=np.float32)) for layer in late]
+    write_safetensors(path / "correction.safetensors", metadata, states)
+    tables = {"score": rng.random(VOCAB), "score_none": np.full(VOCAB, -np.inf), "score_all": np.zeros(VOCAB)}
+    scores = [new(name, "F32", data.astype(np.float32)) for name, data in tables.items()]
+    write_safetensors(path / "rowsel.safetensors", metadata, scores)
+    kinds = {str(layer): "recurrent" if layer in late else "full_attn" for layer in range(SPLIT, LAYERS)}
+    manifest = {"format": 1, **CREDIT, "authors": [CREDIT["authors"]], "adapter": "qwen4exp", "split": SPLIT}
+    manifest |= {"model": {"arch_id": "qwen4exp", "meta": {**META, "n_embd": str(N), "n_vocab": str(VOCAB)}}}
+    manifest |= {"stream_width": W, "block_in_width": N, "layers": kinds, "projector": {"dtype": "i8"}}
+    write_manifest(path, manifest)
+    return path
+
+
+def ridgefill(*args: object) -> tuple[float, float]:
+    """Runs one command in a process of its own; returns its seconds and its peak memory in MB."""
+    begin = time.perf_counter()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", RUN, *map(str, args)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return time.perf_counter() - begin, int(done.stdout.split("peak ")[1]) / 1024
+
+
+def test_sizes(folder: Path) -> None:
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert {sizes[f"proj8.L{layer}.safetensors"] for layer in range(SPLIT, LAYERS)} == {26_629_560}
+    assert sizes["correction.safetensors"] == 56_624_736 and sizes["rowsel.safetensors"] == 2_980_272
+
+
+def test_convert_and_back(folder: Path) -> None:
+    work = folder.parent
+    copy = []
+    for turn in range(2):
+        begin = time.perf_counter()
+        shutil.copytree(folder, work / f"copy{turn}", copy_function=plain_copy)
+        os.sync()
+        copy.append(time.perf_counter() - begin)
+        shutil.rmtree(work / f"copy{turn}")
+    seconds, peak = ridgefill("convert", folder, "-o", work / "a.gguf")
+    print(f"copy {min(copy):.2f} .. {max(copy):.2f} s, convert {seconds:.2f} s, peak {peak:.0f} MB")
+    assert peak < 300
+    assert ridgefill("inspect", work / "a.gguf", "--source", folder)[1] < 300
+    assert ridgefill("export", work / "a.gguf", "-o", work / "back")[1] < 300
+    ridgefill("convert", work / "back", "-o", work / "b.gguf")
+    assert subprocess.run(["cmp", work / "a.gguf", work / "b.gguf"]).returncode == 0
+    for path in folder.glob("*.safetensors"):
+        assert subprocess.run(["cmp", path, work / "back" / path.name]).returncode == 0
+    assert seconds < 2 * max(copy), "convert takes over twice as long as a copy"
+
+
+def plain_copy(source: str, target: str) -> None:
+    """A copy that moves the bytes, which a reflink would not."""
+    with open(source, "rb") as a, open(target, "wb") as b:
+        shutil.copyfileobj(a, b, 8 << 20)
