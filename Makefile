@@ -67,7 +67,7 @@ pytest:
 check:
 	$(PYTHON) tools/upstream.py check
 
-# the pinned upstream without our hooks: what "off equals stock" is held against
+# the pinned upstream without hooks (portability patches only): what "off equals stock" is held against
 stock: $(VENV)/.ready
 	cmake -G Ninja -S . -B build-stock -DRIDGEFILL_STOCK=ON -DPython3_EXECUTABLE=$(PYTHON) $(CMAKE_ARGS)
 	cmake --build build-stock --target llama ggml

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = verb("apply", run_apply, "unpack upstream into the build folder and apply the series")
     sub.add_argument("--source", **source)
-    sub.add_argument("--no-series", action="store_true", help="leave upstream as it is")
+    sub.add_argument("--kind", choices=KINDS, help="apply only the patches of this kind")
     sub.add_argument("--force", action="store_true", help="throw away edits in place that were not exported")
 
     sub = verb("export", run_export, "rewrite one patch from the edits in <build>/upstream/llama.cpp")
@@ -69,7 +69,7 @@ def run_fetch(args: argparse.Namespace) -> None:
 
 
 def run_apply(args: argparse.Namespace) -> None:
-    series = [] if args.no_series else load_series()
+    series = [patch for patch in load_series() if args.kind in (None, patch.head["Kind"])]
     tree.prepare(args.build, load_pin(args.pin), args.source, series, args.force)
 
 
