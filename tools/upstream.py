@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     source = {"help": "sdist tarball, unpacked sdist or llama.cpp tree instead of the pinned download"}
-    verb("fetch", run_fetch, "find or download the pinned sdist and print where it is").add_argument("--source", **source)
+    verb("fetch", run_fetch, "find or download the pinned sdist and print where it is").add_argument(
+        "--source", **source
+    )
 
     sub = verb("apply", run_apply, "unpack upstream into the build folder and apply the series")
     sub.add_argument("--source", **source)
@@ -48,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
 
     sub = verb("export", run_export, "rewrite one patch from the edits in <build>/upstream/llama.cpp")
     sub.add_argument("name", help="patch name without .patch, such as 0002-core")
-    sub.add_argument("--add", nargs="+", action="extend", default=[], metavar="FILE", help="upstream files that join it")
+    sub.add_argument(
+        "--add", nargs="+", action="extend", default=[], metavar="FILE", help="upstream files that join it"
+    )
     sub.add_argument("--description", default="")
     sub.add_argument("--reason", default="", help="why the patch must exist")
     sub.add_argument("--kind", default="", choices=["", *KINDS])

@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 
 PACKAGE = "ridgefill_cpp._llama_cpp"
-LOADER = '''
+LOADER = """
 
 # ridgefill-cpp: our own libraries only, whatever path the caller computed from its environment
 def load_shared_library(lib_base_name, base_path):
     from .._libs import load_library
 
     return load_library(lib_base_name)
-'''
+"""
 
 
 def rewrite(text: str, name: str) -> str:
@@ -30,10 +30,14 @@ def rewrite(text: str, name: str) -> str:
     lines = text.split("\n")
     for node in ast.walk(ast.parse(text, name)):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and _ours(node.module):
-            lines[node.lineno - 1] = lines[node.lineno - 1].replace(f"from {node.module}", f"from {_new(node.module)}", 1)
+            lines[node.lineno - 1] = lines[node.lineno - 1].replace(
+                f"from {node.module}", f"from {_new(node.module)}", 1
+            )
         elif isinstance(node, ast.Import) and any(_ours(alias.name) for alias in node.names):
             if len(node.names) != 1:
-                raise SystemExit(f"vendor_bindings.py: {name}:{node.lineno}: several modules in one import are not handled")
+                raise SystemExit(
+                    f"vendor_bindings.py: {name}:{node.lineno}: several modules in one import are not handled"
+                )
             alias = node.names[0]
             indent = lines[node.lineno - 1][: node.col_offset]
             new = f"import {_new(alias.name)} as {alias.asname}"
@@ -76,7 +80,9 @@ def main() -> None:
         wanted[path.name] = text
     for name in ("llama.py", "llama_cpp.py", "_ctypes_extensions.py"):
         if name not in wanted:
-            raise SystemExit(f"vendor_bindings.py: {source / name} not found; is this llama-cpp-python's package folder?")
+            raise SystemExit(
+                f"vendor_bindings.py: {source / name} not found; is this llama-cpp-python's package folder?"
+            )
     if "def load_shared_library(" not in wanted["_ctypes_extensions.py"].removesuffix(LOADER):
         raise SystemExit("vendor_bindings.py: _ctypes_extensions.py has no load_shared_library to replace")
     wanted["py.typed"] = ""

@@ -28,7 +28,7 @@ def library_path(name: str) -> Path:
     if not path.is_file():
         raise ImportError(
             f"ridgefill_cpp: library {file} not found in {LIB}\n"
-            "hint: build first (make build) and set PYTHONPATH to <build>/python, or install the package (pip install .)"
+            "hint: make build and set PYTHONPATH to <build>/python, or install the package: pip install ."
         )
     return path
 

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import vendor_bindings  # noqa: E402  (lives in tools/)
+import vendor_bindings
 
 P = vendor_bindings.PACKAGE
 
@@ -23,7 +23,10 @@ P = vendor_bindings.PACKAGE
         ("import llama_cpp.llama_cpp as llama_cpp", f"import {P}.llama_cpp as llama_cpp"),
         ("from llama_cpp import x", f"from {P} import x"),
         ("from llama_cpp.llama import x", f"from {P}.llama import x"),
-        ("from llama_cpp._ctypes_extensions import (\n    a,\n    b,\n)", f"from {P}._ctypes_extensions import (\n    a,\n    b,\n)"),
+        (
+            "from llama_cpp._ctypes_extensions import (\n    a,\n    b,\n)",
+            f"from {P}._ctypes_extensions import (\n    a,\n    b,\n)",
+        ),
         ("import llama_cpp_other", "import llama_cpp_other"),
         ("from .llama_cpp import *", "from .llama_cpp import *"),
         ("text = 'import llama_cpp'", "text = 'import llama_cpp'"),

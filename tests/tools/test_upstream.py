@@ -28,7 +28,11 @@ class Checkout:
         (root / "llama.cpp" / "series").write_text("# order\n")
         shutil.copy(ROOT / "llama.cpp" / "PIN", root / "llama.cpp" / "PIN")
         self.upstream = root / "upstream"
-        for name, text in {"src/llama-graph.cpp": GRAPH, "src/llama-batch.cpp": BATCH, "ggml/ggml.h": "int a;\n"}.items():
+        for name, text in {
+            "src/llama-graph.cpp": GRAPH,
+            "src/llama-batch.cpp": BATCH,
+            "ggml/ggml.h": "int a;\n",
+        }.items():
             (self.upstream / name).parent.mkdir(parents=True, exist_ok=True)
             (self.upstream / name).write_text(text)
         self.tree = root / "build" / "upstream" / "llama.cpp"

@@ -72,7 +72,9 @@ def load(name: str) -> Patch:
             hunk = Hunk(int(match[1]) - (1 if left_old else 0))
             current.append(hunk)
     if left_old > 0 or left_new > 0:
-        raise UpstreamError(f"{path}: the last hunk is cut short", "export it again: python3 tools/upstream.py export " + name)
+        raise UpstreamError(
+            f"{path}: the last hunk is cut short", "export it again: python3 tools/upstream.py export " + name
+        )
     return patch
 
 
@@ -102,12 +104,15 @@ def apply_hunks(patch: Patch, name: str, data: bytes) -> bytes:
         if lines[place : place + size] != hunk.old:
             found = [i for i in range(len(lines) - size + 1) if lines[i : i + size] == hunk.old]
             if len(found) != 1:
-                cause = "its context is gone: upstream changed these lines" if not found else (
-                    f"its context now stands in {len(found)} places"
+                cause = (
+                    "its context is gone: upstream changed these lines"
+                    if not found
+                    else (f"its context now stands in {len(found)} places")
                 )
                 raise UpstreamError(
-                    f"patch {patch.name}, {name}, hunk {index} of {len(patch.hunks[name])} (line {hunk.start + 1}): {cause}",
-                    f"edit <build>/upstream/llama.cpp/{name} by hand, then: python3 tools/upstream.py export {patch.name}",
+                    f"patch {patch.name}, {name}, hunk {index} of {len(patch.hunks[name])} (line {hunk.start + 1}): "
+                    + cause,
+                    f"edit <build>/upstream/llama.cpp/{name}, then: python3 tools/upstream.py export {patch.name}",
                 )
             place = found[0]
         lines[place : place + size] = hunk.new

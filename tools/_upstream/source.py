@@ -78,7 +78,9 @@ def find(pin: Pin, given: str | None) -> Source:
             return _folder(path)
         if path.is_file():
             return _tarball(path, pin)
-        raise UpstreamError(f"upstream {path}: no such file or folder", "give an sdist, or a folder that holds llama.cpp")
+        raise UpstreamError(
+            f"upstream {path}: no such file or folder", "give an sdist, or a folder that holds llama.cpp"
+        )
     cached = cache_dir() / pin.tarball
     if not cached.is_file():
         cached.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +112,7 @@ def _tarball(path: Path, pin: Pin) -> Source:
     if found != pin.sha256:
         raise UpstreamError(
             f"upstream {path}: sha256 {found}, the pin allows {pin.sha256}",
-            f"delete the file to fetch it again, or try another release with: make bump VERSION=<version> (pin: {pin.version})",
+            f"delete the file to fetch {pin.version} again, or try another release: make bump VERSION=<version>",
         )
     return Source(path, found)
 

@@ -38,7 +38,7 @@ class Tree:
         write_if_changed(self.state_file, (json.dumps(state, indent=1) + "\n").encode())
 
     def fetch(self, source: Source) -> bool:
-        """Unpack what differs. Files that patches touch go to pristine/ only: apply() decides about the working copy."""
+        """Unpack what differs. Files that patches touch go to pristine/ only; apply() decides about the rest."""
         if source.identity == self.identity:
             return False
         print(f"-- upstream: unpacking {source.path}", flush=True)
@@ -82,7 +82,7 @@ class Tree:
         return side.read_bytes()
 
     def apply(self, series: list[patches.Patch], force: bool = False) -> tuple[list[str], list[str]]:
-        """Bring the working tree to pristine + series. Returns (files written, files kept because of edits in place)."""
+        """Bring the working tree to pristine + series. Returns (files written, files kept with edits in place)."""
         wanted = {name: self.original(name) for name in self.files}
         for patch in series:
             for name in patch.hunks:
@@ -132,7 +132,7 @@ class Tree:
         body, used = "", []
         for file in listed:
             if file in owner:
-                raise UpstreamError(f"{file} belongs to patch {owner[file]}", f"export it there, or move it first")
+                raise UpstreamError(f"{file} belongs to patch {owner[file]}", "export it there, or move it first")
             text = _diff(self.original(file), self.work / file, file)
             if text:
                 body, used = body + text, [*used, file]
@@ -171,7 +171,7 @@ def _diff(old: bytes, new: Path, name: str) -> str:
         raise UpstreamError(f"git diff failed on {name} (exit status {result.returncode})")
     text = result.stdout.decode()
     start = text.find("\n@@ ")
-    return "" if start < 0 else f"--- a/{name}\n+++ b/{name}\n{text[start + 1:]}"
+    return "" if start < 0 else f"--- a/{name}\n+++ b/{name}\n{text[start + 1 :]}"
 
 
 def prepare(build: Path, pin: Pin, given: str | None, series: list[patches.Patch], force: bool) -> Tree:
