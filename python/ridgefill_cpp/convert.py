@@ -45,14 +45,17 @@ class Options:
 def convert(source_path: Path, output: Path, options: Options) -> list[str]:
     """Writes the side file; returns warnings. Raises RidgefillError, and then leaves no output behind."""
     refuse_overwrite(output, options.force)
-    with Progress("verify", unit="MB", shown=options.progress) as bar:
-        source = open_source(source_path, bar.add)
-    header, warnings = make_header(source, options)
-    header = checked_header(source_path, header)
-    encoder = Encoder(source, options.encoding)
-    tensors = list(encoder.tensors())
-    with Progress("write", sum(t.n_bytes for t in tensors), unit="MB", shown=options.progress) as bar:
-        write_sidefile(output, header, tensors, options.force, bar.add)
+    source = open_source(source_path)
+    try:
+        header, warnings = make_header(source, options)
+        header = checked_header(source_path, header)
+        encoder = Encoder(source, options.encoding)
+        tensors = list(encoder.tensors())
+        with Progress("convert", sum(t.n_bytes for t in tensors), "MB", options.progress) as bar:
+            write_sidefile(output, header, tensors, options.force, bar.add, source.verified)
+    except RidgefillError:
+        source.verified()  # a damaged file is the better reason
+        raise
     return warnings + encoder.notes
 
 
@@ -164,7 +167,9 @@ class Encoder:
         parts = map_parts(self.encoding, source.n_in, source.n_out)
         for layer in source.layers:
             for part, (kind, ne) in parts.items():
-                yield Tensor(layer_tensor(layer, part), kind, ne, partial(self._part, layer, part))
+                copied = part != "bias" and source.form == self.encoding == "i8"
+                data = partial(self._copied if copied else self._part, layer, part)
+                yield Tensor(layer_tensor(layer, part), kind, ne, data)
             if layer in source.states:
                 entry = source.states[layer]
                 yield Tensor(layer_tensor(layer, "state"), F32, entry.shape[::-1], partial(self._state, layer))
@@ -203,20 +208,35 @@ class Encoder:
             wanted = "scales that float16 holds exactly"
             raise self.bad("scale-f16", layer, "scale", f"{error.value:.3g}", wanted, hint) from None
 
+    def _copied(self, layer: int, part: str) -> Iterator[Buffer]:
+        """Codes or scale as they are in the source, checked on the way."""
+        for piece in self.source.pieces(layer, part):
+            if part == "codes":
+                self._check_codes(layer, piece.view(np.int8))
+            else:
+                self._check_scale(layer, piece.view(np.uint16))
+            yield piece
+
     def _published(self, layer: int) -> tuple[I8, U16]:
         codes, scale = self.source.codes(layer)
-        if (codes == -128).any():
+        self._check_codes(layer, codes)
+        self._check_scale(layer, scale)
+        return codes, scale
+
+    def _check_codes(self, layer: int, codes: I8) -> None:
+        if codes.min() == -128:
             raise self.bad("code-value", layer, "codes", -128, "-127 .. 127")
+
+    def _check_scale(self, layer: int, scale: U16) -> None:
         if (scale - np.uint16(1) >= 0x7F7F).any():
             found = "a scale that is NaN, infinite, zero or negative"
             raise self.bad("scale-value", layer, "scale", found, "finite numbers above 0")
-        return codes, scale
 
     def _state(self, layer: int) -> Iterator[Buffer]:
-        data = self.source.states[layer].rows()
-        if not np.isfinite(data).all():
-            raise self.bad("state-value", layer, "state", "NaN or infinity", "finite numbers")
-        yield data
+        for piece in self.source.states[layer].pieces():
+            if not np.isfinite(piece.view(np.float32)).all():
+                raise self.bad("state-value", layer, "state", "NaN or infinity", "finite numbers")
+            yield piece
 
     def _score(self) -> Iterator[Buffer]:
         tables = {name: entry.rows() for name, entry in self.source.scores.items()}

@@ -27,19 +27,32 @@ HASH_STEP = 1 << 20
 
 @dataclass(frozen=True)
 class Folder:
-    """A checked folder: its manifest and one entry per tensor."""
+    """A folder: its manifest and one entry per tensor. Nothing of it counts before `verified` has returned."""
 
     path: Path
     manifest: dict[str, Any]
     tensors: dict[str, Entry]
+    verified: Callable[[], None]  # waits for the hashes; raises RidgefillError for a file that is not the manifest's
 
 
 def read_folder(path: str | os.PathLike[str], step: Callable[[int], object] = lambda n_bytes: None) -> Folder:
-    """Reads and verifies a folder; `step` hears of bytes hashed. Raises RidgefillError at the first defect."""
+    """Reads a folder and begins to hash its files in threads; `step` hears of bytes hashed.
+
+    Raises RidgefillError at the first defect, and for a file of another hash before anything else of it.
+    """
     path = Path(path)
     manifest = read_manifest(path)
     files = _file_table(path, manifest)
-    _verify(path, files, step)
+    verified = _hashing(path, files, step)
+    try:
+        tensors = _namespace(path, files)
+    except RidgefillError:
+        verified()
+        raise
+    return Folder(path, manifest, tensors, verified)
+
+
+def _namespace(path: Path, files: dict[str, str]) -> dict[str, Entry]:
     tensors: dict[str, Entry] = {}
     for name in files:
         if not name.endswith(".safetensors"):
@@ -49,7 +62,7 @@ def read_folder(path: str | os.PathLike[str], step: Callable[[int], object] = la
                 found = f"in {tensors[tensor].path.name} and {name}"
                 raise RidgefillError("tensor-twice", path, clean(tensor), found, "each tensor in one file")
             tensors[tensor] = entry
-    return Folder(path, manifest, tensors)
+    return tensors
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -102,9 +115,18 @@ def sha256_of(path: Path, step: Callable[[int], object] = lambda n_bytes: None) 
     return digest.hexdigest()
 
 
-def _verify(path: Path, files: dict[str, str], step: Callable[[int], object]) -> None:
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        digests = pool.map(lambda name: sha256_of(path / name, step), files)
-        for (name, wanted), found in zip(files.items(), digests, strict=True):
+def _hashing(path: Path, files: dict[str, str], step: Callable[[int], object]) -> Callable[[], None]:
+    """Begins to hash every file, one thread each; what it returns waits for them and compares."""
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    digests = {name: pool.submit(sha256_of, path / name, step) for name in files}
+    pool.shutdown(wait=False)
+
+    def verified() -> None:
+        for name, wanted in files.items():
+            found = digests[name].result()
             if found != wanted:
+                for future in digests.values():
+                    future.cancel()
                 raise RidgefillError("file-hash", path / name, "sha256", found, wanted, "fetch this file again")
+
+    return verified

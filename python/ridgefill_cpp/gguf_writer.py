@@ -59,8 +59,12 @@ def write_gguf(
     tensors: Iterable[Tensor],
     force: bool = False,
     step: Callable[[int], object] = lambda n_bytes: None,
+    before_rename: Callable[[], object] = lambda: None,
 ) -> None:
-    """Writes a GGUF file; refuses to overwrite unless `force`. `step` hears of data bytes written."""
+    """Writes a GGUF file; refuses to overwrite unless `force`. `step` hears of data bytes written.
+
+    `before_rename` has the last word: when it raises, no file appears.
+    """
     keys, tensors = list(keys), list(tensors)
     with replacing(path, force) as file:
         file.write(header(keys, tensors))
@@ -74,6 +78,7 @@ def write_gguf(
             if written != tensor.n_bytes:
                 raise RuntimeError(f"{tensor.name}: {written} bytes given for {tensor.n_bytes}")
             file.write(bytes(-written % ALIGNMENT))
+        before_rename()
 
 
 def header(keys: list[Key], tensors: list[Tensor]) -> bytes:

@@ -77,6 +77,7 @@ def prove(side: SideFile, source: Source, progress: bool = False) -> int:
     if source.has_final:
         equal += _same(side, FINAL_WEIGHT, np.concatenate(list(source.final_weight())))
         equal += _same(side, FINAL_BIAS, int8.bf16_to_f32(source.final_bias()))
+    source.verified()
     if equal != len(side.gguf.tensors):
         raise RidgefillError("source-differs", side.path, "tensors", len(side.gguf.tensors), f"{equal}, as the source")
     return equal

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,19 @@ class Entry:
             if file.readinto(out.reshape(-1).view(np.uint8).data) != out.nbytes:
                 raise RidgefillError("truncated", self.path, self.name, "an early end of file", f"{self.n_bytes} bytes")
         return out
+
+    def pieces(self, size: int = 1 << 20) -> Iterator[npt.NDArray[np.uint8]]:
+        """The bytes in pieces of at most `size`, all in one buffer: a piece is valid until the next."""
+        buffer = np.empty(min(size, self.n_bytes), np.uint8)
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.offset)
+            for begin in range(0, self.n_bytes, size):
+                piece = buffer[: min(size, self.n_bytes - begin)]
+                if file.readinto(piece.data) != len(piece):
+                    raise RidgefillError(
+                        "truncated", self.path, self.name, "an early end of file", f"{self.n_bytes} bytes"
+                    )
+                yield piece
 
 
 @dataclass(frozen=True)

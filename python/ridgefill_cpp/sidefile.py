@@ -136,9 +136,10 @@ def write_sidefile(
     tensors: Iterable[Tensor],
     force: bool = False,
     step: Callable[[int], object] = lambda n_bytes: None,
+    before_rename: Callable[[], object] = lambda: None,
 ) -> None:
     """Writes keys and tensors in the order given, aside and then renamed."""
-    write_gguf(path, header_keys(header), tensors, force, step)
+    write_gguf(path, header_keys(header), tensors, force, step, before_rename)
 
 
 def checked_header(path: str | os.PathLike[str], header: Header) -> Header:

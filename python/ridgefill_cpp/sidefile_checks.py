@@ -109,7 +109,7 @@ class Checks(KeyChecks):
 
     def piece(self, name: str, part: str, encoding: str, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         if part == "codes":
-            if (data == 0x80).any():
+            if data.view(np.int8).min() == -128:
                 raise self.fail("code-value", name, -128, "-127 .. 127")
         elif part == "scale":
             bits = data.view(np.uint16)

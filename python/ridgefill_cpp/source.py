@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from .errors import RidgefillError, clean
 from .folder import MANIFEST, read_folder
 from .int8 import I8, U16
@@ -37,6 +40,15 @@ class Source(ABC):
     credit: Credit = field(default_factory=Credit)
     states: dict[int, Entry] = field(default_factory=dict)
     scores: dict[str, Entry] = field(default_factory=dict)
+
+    def verified(self) -> None:
+        """Waits until the files' hashes are known to be right; nothing may be kept of a source before."""
+        return  # a single file has none
+
+    def pieces(self, layer: int, part: str) -> Iterator[npt.NDArray[np.uint8]]:
+        """Bytes of `codes` or `scale` in order, a few at a time, each valid until the next; form i8 only."""
+        codes, scale = self.codes(layer)
+        yield (codes if part == "codes" else scale).reshape(-1).view(np.uint8)
 
     @abstractmethod
     def codes(self, layer: int) -> tuple[I8, U16]:
@@ -63,7 +75,7 @@ class Source(ABC):
 
 
 def open_source(path: str | os.PathLike[str], step: Callable[[int], object] = lambda n_bytes: None) -> Source:
-    """Reads and verifies a folder (int8 or bf16) or a single safetensors file. Raises RidgefillError."""
+    """Reads a folder (int8 or bf16), whose hashes `verified` waits for, or a single safetensors file."""
     from .source_file import file_source
     from .source_folder import folder_source
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from .errors import RidgefillError, clean
 from .folder import MANIFEST, Folder
@@ -19,6 +22,13 @@ from .source import Source, name_list, row_steps
 @dataclass
 class FolderSource(Source):
     tensors: dict[str, Entry] = field(default_factory=dict)
+    wait: Callable[[], None] = lambda: None
+
+    def verified(self) -> None:
+        self.wait()
+
+    def pieces(self, layer: int, part: str) -> Iterator[npt.NDArray[np.uint8]]:
+        return self.tensors[f"proj.{layer}.{part}"].pieces()
 
     def codes(self, layer: int) -> tuple[I8, U16]:
         return self.tensors[f"proj.{layer}.codes"].rows(), self.tensors[f"proj.{layer}.scale"].rows()
@@ -41,6 +51,14 @@ class FolderSource(Source):
 
 
 def folder_source(folder: Folder) -> FolderSource:
+    try:
+        return _folder_source(folder)
+    except RidgefillError:
+        folder.verified()  # a damaged file is the better reason
+        raise
+
+
+def _folder_source(folder: Folder) -> FolderSource:
     manifest, tensors = folder.manifest, folder.tensors
     at = folder.path / MANIFEST
 
@@ -66,8 +84,19 @@ def folder_source(folder: Folder) -> FolderSource:
     states = {int(name[3:]): entry for name, entry in tensors.items() if name.startswith("st.")}
     scores = {name: entry for name, entry in tensors.items() if name.startswith("score")}
     return FolderSource(
-        folder.path, form, split, layers, n_in, n_out, manifest, _credit(manifest), states, scores, tensors
-    )  # fmt: skip
+        path=folder.path,
+        form=form,
+        split=split,
+        layers=layers,
+        n_in=n_in,
+        n_out=n_out,
+        manifest=manifest,
+        credit=_credit(manifest),
+        states=states,
+        scores=scores,
+        tensors=tensors,
+        wait=folder.verified,
+    )
 
 
 def _layers(manifest: dict[str, Any], at: Path, split: int, tensors: dict[str, Entry]) -> range:
