@@ -8,23 +8,33 @@ import os
 from typing import Any
 
 from . import _capi
+from .errors import RidgefillError
 
 _ERR_LEN = 2048
 _INT32_MAX = 2**31 - 1
+
+
+class RefusedError(RidgefillError):
+    """A side file or a context that the library refused; the message is its sentence "<code>: ..."."""
+
+    def __init__(self, sentence: str) -> None:
+        self.code = sentence.partition(":")[0]
+        self.hint = ""
+        ValueError.__init__(self, sentence)
 
 
 class Projector:
     """The maps of one side file on the devices of their layers. Free it after its contexts and before its model."""
 
     def __init__(self, model: Any, path: str | os.PathLike[str]) -> None:
-        """model: llama_model pointer. FileNotFoundError without a file; ValueError with the loader's sentence."""
+        """model: llama_model pointer. FileNotFoundError without a file; RefusedError with the loader's."""
         self.path = os.fspath(path)
         self._pointer: int | None = None
         require_file(self.path)
         err = ctypes.create_string_buffer(_ERR_LEN)
         self._pointer = _capi.llama_ridgefill_load(model, os.fsencode(self.path), err, _ERR_LEN)
         if not self._pointer:
-            raise ValueError(_text(err.value) or f"{self.path}: the side file was refused without a reason")
+            raise RefusedError(_text(err.value) or f"refused: {self.path}: the loader gave no reason")
         self.identity = _text(_capi.llama_ridgefill_identity(self._pointer))
         self.name = _text(_capi.llama_ridgefill_name(self._pointer))
         self.split = int(_capi.llama_ridgefill_split(self._pointer))
@@ -34,12 +44,12 @@ class Projector:
         self.native = bool(_capi.llama_ridgefill_native(self._pointer))
 
     def attach(self, ctx: Any, params: _capi.llama_ridgefill_params) -> None:
-        """Attach to the llama_context `ctx` with its default parameters. ValueError with the reason when refused."""
+        """Attach to the llama_context `ctx` with its default parameters. RefusedError when it declines."""
         if self._pointer is None:
             raise ValueError(f"{self.path}: the projector was freed")
         err = ctypes.create_string_buffer(_ERR_LEN)
         if not _capi.llama_ridgefill_attach(ctx, self._pointer, params, err, _ERR_LEN):
-            raise ValueError(_text(err.value) or f"{self.path}: the context declined the projector without a reason")
+            raise RefusedError(_text(err.value) or f"refused: {self.path}: the context gave no reason")
 
     def free(self) -> None:
         """Frees the maps; a second call does nothing."""
@@ -70,11 +80,9 @@ def make_params(mode: object, tail: object, head: object, min_bulk: object) -> _
 
 
 def check_mode(mode: object) -> int:
-    found = ctypes.c_int(-1)
-    if not isinstance(mode, str) or not _capi.llama_ridgefill_mode_parse(mode.encode(), ctypes.byref(found)):
-        allowed = ", ".join(repr(name) for name in _capi.MODES)
-        raise ValueError(f"ridgefill_mode: found {mode!r}, allowed {allowed}")
-    return found.value
+    if mode not in _capi.MODES:
+        raise ValueError(f"ridgefill_mode: found {mode!r}, allowed {', '.join(map(repr, _capi.MODES))}")
+    return _capi.MODES.index(mode)
 
 
 def check_rows(name: str, rows: object, least: int) -> int:

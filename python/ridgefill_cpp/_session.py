@@ -16,6 +16,7 @@ from ._llama_cpp import llama_cpp as _base
 from ._llama_cpp._logger import set_verbose
 from ._projector import Projector, detach, require_file
 from ._status import RidgefillCounts
+from .errors import RidgefillError
 
 F32 = npt.NDArray[np.float32]
 LOGITS_BYTES = 128 << 20  # what one batch of output rows may take
@@ -47,7 +48,7 @@ class Session:
         params.n_gpu_layers = gpu_layers
         self._model = _base.llama_model_load_from_file(os.fsencode(self.model_path), params)
         if not self._model:
-            raise ValueError(f"{self.model_path}: the model cannot be loaded")
+            raise RidgefillError("no-model", self.model_path, "", "a file that cannot be loaded", "a model's GGUF")
         self._vocab = _base.llama_model_get_vocab(self._model)
         self.n_vocab = int(_base.llama_vocab_n_tokens(self._vocab))
         self.threads = threads or usable_cpus()
@@ -66,7 +67,7 @@ class Session:
         self._ctx = _base.llama_init_from_model(self._model, params)
         if not self._ctx:
             self.close()
-            raise ValueError(f"{self.model_path}: no context of {n_ctx} rows can be made")
+            raise RidgefillError("no-context", self.model_path, "rows", n_ctx, "a context that fits into memory")
 
     def __enter__(self) -> Session:
         return self

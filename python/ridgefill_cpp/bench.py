@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError
+from .errors import RidgefillError, UsageError
 from .evaluate import read_texts
 from .flops import Dims, dims_of, ratio_ideal
 
@@ -62,7 +62,7 @@ def bench(
     with Session(model, most, threads=threads, n_batch=n_batch, n_ubatch=n_ubatch, gpu_layers=gpu_layers) as session:
         ids = session.tokenize(text)
         if len(ids) < most:
-            raise ValueError(f"text: found {len(ids)} tokens, allowed {most} or more")
+            raise RidgefillError("no-text", "prompt", "", f"{len(ids)} tokens", f"{most} or more, the longest length")
         loaded = session.load(projector)
         fill = _capi.llama_ridgefill_params(_capi.MODE_SPEED, tail, head, 0)
         off = _capi.llama_ridgefill_params(_capi.MODE_OFF, tail, head, 0)
@@ -86,7 +86,7 @@ def bench(
                 filled.append(once(n, fill, "fill"))
                 counts = session.counts()
                 if not counts.n_filled:
-                    raise ValueError(f"length {n}: nothing was filled, reason {counts.reason}")
+                    raise RidgefillError("not-filled", projector, f"length {n}", counts.reason, "filled rows")
             t_stock, t_fill = statistics.median(stock), statistics.median(filled)
             ideal = None if dims is None else ratio_ideal(dims, n, tail, head, loaded.split)
             ratio = t_stock / t_fill

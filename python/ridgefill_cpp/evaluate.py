@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import UsageError
+from .errors import RidgefillError, UsageError
 
 MODES = ("fill", "identity", "dropped")
 
@@ -85,7 +85,7 @@ def tail_loss(
         arms.load(projectors, modes, Path(folder))
         arms.run(texts, documents, enough, progress)
     if not arms.exact:
-        raise ValueError(f"documents: found none of {tokens} tokens or more, allowed at least one")
+        raise RidgefillError("no-text", "texts", "", f"no document of {tokens} tokens or more", "at least one")
     done = []
     for (label, mode), losses in arms.losses.items():
         low, high = bootstrap(losses, resamples)
