@@ -110,7 +110,8 @@ def print_text(facts: dict[str, Any]) -> None:
     print("layer  used  state" + "".join(f"  {name:>9}" for name in columns))
     for row in facts["layers"]:
         marks = f"{row['layer']:5}  {'yes' if row['used'] else 'no':4}  {'yes' if row['state'] else 'no':5}"
-        print(marks + "".join(f"  {row[name]:>9.5g}" if name in row else f"  {'-':>9}" for name in columns))
+        numbers = "".join(f"  {row[name]:>9.5g}" if name in row else f"  {'-':>9}" for name in columns)
+        print((marks + numbers).rstrip())
 
 
 def add_parser(subparsers: Any) -> None:

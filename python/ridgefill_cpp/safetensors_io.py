@@ -79,7 +79,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
     """Header of a safetensors file, checked. Raises RidgefillError."""
     path = Path(path)
     if not path.is_file():
-        raise RidgefillError("no-file", path, "", "no such file", "a safetensors file")
+        raise RidgefillError("no-file", path, "", "no such file", "a projector folder or safetensors file")
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(8)

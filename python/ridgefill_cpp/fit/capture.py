@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RidgefillError
+from .vocabulary import tokenize
 
 F32 = npt.NDArray[np.float32]
 SENTINEL = "\u2983document\u2984"  # stands for the document while a chat template is rendered
@@ -64,17 +65,9 @@ class Capture:
 
     def tokenize(self, text: str, special: bool = False) -> list[int]:
         """Token ids without the model's leading and trailing tokens; `special`: parse special tokens in the text."""
-        return self._tokenize(text, False, special)
-
-    def _tokenize(self, text: str, ends: bool, special: bool) -> list[int]:
         from .._llama_cpp import llama_cpp
 
-        data = text.encode("utf-8", "replace")
-        ids = (ctypes.c_int32 * (len(data) + 8))()
-        n = llama_cpp.llama_tokenize(self._session._vocab, data, len(data), ids, len(ids), ends, special)
-        if n < 0:
-            raise RidgefillError("tokenize", self._session.model_path, "", f"{-n} tokens", f"at most {len(ids)}")
-        return list(ids[:n])
+        return tokenize(llama_cpp, self._session._vocab, text, special)
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:

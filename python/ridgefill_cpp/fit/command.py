@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def finish(
         target=settings.target,
         encoding=choices.encoding,
         layers=tuple(layers),
-        credit=choices.credit,
+        credit=choices.credit if choices.credit.name else replace(choices.credit, name=default_name(base, settings)),
         fit=Fit(
             rows=result.sums.n_rows,
             head=settings.head,
@@ -153,6 +153,10 @@ def finish(
             tensors.append(Tensor(layer_tensor(m.layer, part), kind, ne, lambda data=m.parts[part]: [data]))  # type: ignore[misc]
     write_sidefile(output, header, tensors, choices.force)
     return Report(header, solution, result, warnings)
+
+
+def default_name(base: Base, settings: Settings) -> str:
+    return f"{base.name or base.architecture} ridgefill S{settings.split}"
 
 
 def notes(result: Result, n_in: int) -> list[str]:
