@@ -22,7 +22,7 @@ demo: build ## the main job on a real model: fit a projector, serve a long promp
 bench: build ## time to first token, stock over filled, at 2048, 4096 and 8000 tokens (build/bench.json)
 	$(PYTHON) tools/bench.py $(ARGS)
 
-test: build ## all tests: C++ by ctest, Python by pytest
+test: build stock ## all tests: C++ by ctest, Python by pytest
 	cmake --build $(BUILD)
 	@$(MAKE) --no-print-directory ctest; a=$$?; $(MAKE) --no-print-directory pytest; b=$$?; exit $$((a | b))
 
@@ -73,4 +73,4 @@ stock: $(VENV)/.ready
 	cmake --build build-stock --target llama ggml
 
 wheel: $(VENV)/.ready
-	$(PYTHON) -m pip wheel --no-deps --wheel-dir dist .
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
