@@ -104,9 +104,9 @@ def _layers(manifest: dict[str, Any], at: Path, split: int, tensors: dict[str, E
     listed = manifest.get("layers")
     if listed is None:
         listed = [m[1] for name in tensors if (m := re.fullmatch(r"proj\.([0-9]{1,4})\.bias", name))]
-    names = (
-        [name for name in listed if re.fullmatch("0|[1-9][0-9]{0,3}", name)] if isinstance(listed, (dict, list)) else []
-    )
+    if not isinstance(listed, (dict, list)):
+        raise RidgefillError("manifest", at, "layers", clean(listed), "layer numbers with their kinds")
+    names = [name for name in listed if isinstance(name, str) and re.fullmatch("0|[1-9][0-9]{0,3}", name)]
     numbers = sorted(map(int, names))
     first = numbers[0] if numbers else 0
     run = range(first, first + len(numbers))
