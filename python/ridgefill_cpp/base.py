@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 
+from .anchors import layer_kinds
 from .errors import RidgefillError
 from .gguf_reader import GgufFile, read_gguf
 from .layout import ARCHITECTURE, MAX_LAYERS, MAX_WIDTH, Base
@@ -26,13 +27,15 @@ def base_of_gguf(model: GgufFile) -> Base:
     tokens = model.keys.get("tokenizer.ggml.tokens")
     texts = tokens.data if tokens is not None and tokens.kind == "strings" else None
     n_next = int_key(model, f"{architecture}.nextn_predict_layers", 0, MAX_LAYERS, 0)
+    layers = int_key(model, f"{architecture}.block_count", 1, MAX_LAYERS + n_next) - n_next
     return Base(
         architecture=architecture,
-        block_count=int_key(model, f"{architecture}.block_count", 1, MAX_LAYERS + n_next) - n_next,
+        block_count=layers,
         embedding_length=int_key(model, f"{architecture}.embedding_length", 1, MAX_WIDTH),
         vocab_size=len(texts) if texts else int_key(model, f"{architecture}.vocab_size", 0, 1 << 31, 0) or None,
         name=text_key(model, "general.name") or None,
         tokenizer_sha256=tokenizer_sha256(texts) if texts else None,
+        layer_kinds=layer_kinds(model, architecture, layers),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import encode, fingerprint, int8
+from . import anchors, encode, fingerprint, int8
 from .base import base_of_gguf
 from .errors import RidgefillError, UsageError
 from .folder import MANIFEST
@@ -73,12 +73,16 @@ def make_header(source: Source, options: Options) -> tuple[Header, list[str]]:
         encoding=options.encoding,
         layers=tuple(source.layers),
         credit=source.credit,
+        anchors=anchors.anchors(model, source.split) if model else (),
+        encodings=anchors.encodings(model, source.split, base.block_count) if model else (),
         head_order="grouped" if source.states else "",
         manifest=kept_manifest(source.manifest),
     )
     if exported:
         kept = header.manifest if source.manifest["gguf"].get("manifest") is True else ""
         order = exported.head_order if source.states else ""
+        if model is None:
+            header = replace(header, anchors=exported.anchors, encodings=exported.encodings)
         header = replace(header, credit=exported.credit, fit=exported.fit, head_order=order, manifest=kept)
     if not options.target and not source.manifest:
         warnings.append("target-assumed: block_input; the file does not say, --target layer_input is the other choice")
@@ -103,6 +107,8 @@ def json_value(value: Any) -> Value | None:
         return Value("string", value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return Value("int" if isinstance(value, int) else "float", value)
+    if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+        return Value("strings", [v.encode("utf-8", "replace") for v in value])
     if isinstance(value, list) and value and all(type(v) in (int, float) for v in value):
         whole = all(type(v) is int and abs(v) < 1 << 62 for v in value)
         return Value("ints", np.array(value, np.int64)) if whole else Value("floats", np.array(value, np.float32))
@@ -193,10 +199,11 @@ class Encoder:
             if self.source.form == "i8":
                 if self.encoding == "bf16":
                     self._note("bf16-rounded: codes times scale were rounded to bf16")
-                return encode.from_codes(*self._published(layer), bias, self.encoding)
+                parts = encode.from_codes(*self._published(layer), bias, self.encoding)
+                self._check_weight(layer, parts)
+                return parts
             weight = self.source.weight(layer)
-            if ((weight & 0x7F80) == 0x7F80).any():
-                raise self.bad("weight-value", layer, "weight", "NaN or infinity", "finite numbers")
+            self._check_weight(layer, {"weight": weight})
             if self.encoding == "bf16":
                 return encode.from_bf16(weight, bias, "bf16")
             codes, scale = int8.quantize(weight)
@@ -222,6 +229,11 @@ class Encoder:
         self._check_codes(layer, codes)
         self._check_scale(layer, scale)
         return codes, scale
+
+    def _check_weight(self, layer: int, parts: encode.Parts) -> None:
+        bits = parts.get("weight")
+        if bits is not None and bits.dtype == np.uint16 and ((bits & 0x7F80) == 0x7F80).any():
+            raise self.bad("weight-value", layer, "weight", "NaN or infinity", "finite numbers")
 
     def _check_codes(self, layer: int, codes: I8) -> None:
         if codes.min() == -128:

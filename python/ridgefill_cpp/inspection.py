@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from . import encode, int8
-from .base import base_of
 from .errors import RidgefillError
 from .folder import sha256_of
+from .gguf_reader import read_gguf
 from .layout import FINAL_BIAS, FINAL_WEIGHT, SCORE, layer_tensor
 from .progress import Progress
 from .sidefile import SideFile, header_keys, open_sidefile
 from .source import Source, open_source
 
 PER_LAYER = ("lambda", "cosine", "r2", "condition")
-HIDDEN = ("ridgefill.manifest", "ridgefill.fit.layers", *(f"ridgefill.fit.{name}" for name in PER_LAYER))
+LONG = ("ridgefill.manifest", "ridgefill.base.anchors", "ridgefill.base.encodings")
+HIDDEN = (*LONG, "ridgefill.fit.layers", *(f"ridgefill.fit.{name}" for name in PER_LAYER))
 
 
 def describe(side: SideFile) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    side = open_sidefile(args.file, base_of(args.base) if args.base else None)
+    side = open_sidefile(args.file, model=read_gguf(args.base, model=True) if args.base else None)
     facts = describe(side)
     if args.source:
         facts["equal_tensors"] = prove(side, open_source(args.source), progress=True)

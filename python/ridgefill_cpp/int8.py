@@ -83,8 +83,9 @@ def spread(scale: F32, n_in: int) -> F32:
 
 
 def dequantize(codes: I8, scale: U16) -> F32:
-    """code * scale in float32 [n_out, n_in] (exact: 7 and 8 significant bits)."""
-    return codes.astype(np.float32) * spread(bf16_to_f32(scale), codes.shape[1])
+    """code * scale in float32 [n_out, n_in], exact (7 and 8 significant bits) but for infinity past float32's range."""
+    with np.errstate(over="ignore"):
+        return codes.astype(np.float32) * spread(bf16_to_f32(scale), codes.shape[1])
 
 
 def worst_error(weight: U16, codes: I8, scale: U16, rows_per_step: int = 256) -> float:

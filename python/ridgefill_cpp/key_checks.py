@@ -87,9 +87,14 @@ class KeyChecks:
             layers=(),
             credit=self.credit(),
             fit=self.fit(),
+            anchors=self.texts("ridgefill.base.anchors"),
+            encodings=self.texts("ridgefill.base.encodings"),
             head_order=self.get("ridgefill.state.head_order", "string", False) or "",
             manifest=self.get("ridgefill.manifest", "string", False) or "",
         )
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return tuple(text.decode("utf-8", "replace") for text in self.get(name, "strings", False) or ())
 
     def base(self, model: Base | None) -> Base:
         prefix = "ridgefill.base."
@@ -100,6 +105,7 @@ class KeyChecks:
             self.number("base-vocab", prefix + "vocab_size", 1, 1 << 31, required=False),
             self.get(prefix + "name", "string", False),
             self.get(prefix + "tokenizer_sha256", "string", False),
+            self.get(prefix + "layer_kinds", "string", False),
         )
         digest = own.tokenizer_sha256
         if model is not None:
@@ -107,6 +113,7 @@ class KeyChecks:
                 ("base-architecture", "architecture"),
                 ("base-layers", "block_count"),
                 ("base-width", "embedding_length"),
+                ("layer-kinds", "layer_kinds"),
                 ("base-vocab", "vocab_size"),
                 ("tokenizer", "tokenizer_sha256"),
             ):

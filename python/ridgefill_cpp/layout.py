@@ -45,6 +45,7 @@ class Base:
     vocab_size: int | None = None
     name: str | None = None
     tokenizer_sha256: str | None = None
+    layer_kinds: str | None = None  # one letter per layer: a (attention) or r (recurrent)
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class Header:
     fit: Fit = field(default_factory=Fit)
     group_size: int = GROUP
     head_order: str = ""  # of the state tensors; empty when there are none
+    anchors: tuple[str, ...] = ()  # "<tensor> <sha256>" of the model's norms around the split
+    encodings: tuple[str, ...] = ()  # "<tensor> <type>" of the model's late weights
     manifest: str = ""  # canonical JSON of a published folder's manifest, so that it can be exported again
 
     @property

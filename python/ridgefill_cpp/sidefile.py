@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import int8
+from . import anchors, int8
+from .base import base_of_gguf
 from .gguf_reader import GgufFile
 from .gguf_types import Value
 from .gguf_writer import Key, Tensor, write_gguf
@@ -76,15 +77,20 @@ class SideFile:
         return self.has(FINAL_WEIGHT)
 
 
-def open_sidefile(path: str | os.PathLike[str], base: Base | None = None, values: bool = True) -> SideFile:
-    """Reads and checks a side file, against the model's keys too when `base` is given.
+def open_sidefile(
+    path: str | os.PathLike[str], base: Base | None = None, values: bool = True, model: GgufFile | None = None
+) -> SideFile:
+    """Reads and checks a side file, against the model's keys too when `base` or `model` is given.
 
-    values=False leaves the tensors' data unread. Raises RidgefillError at the first defect.
+    values=False leaves the tensors' data unread. Raises RidgefillError at the first defect; what differs mildly from
+    `model` becomes a warning.
     """
     checks = Checks(path)
-    header = checks.header(base)
+    header = checks.header(base_of_gguf(model) if model is not None else base)
     if values:
         checks.values(header)
+    if model is not None:
+        checks.warnings += anchors.compare(header, model)
     return SideFile(checks.gguf, header, checks.warnings)
 
 
@@ -104,6 +110,9 @@ def header_keys(header: Header) -> list[Key]:
         ("ridgefill.base.embedding_length", "u32", base.embedding_length),
         ("ridgefill.base.vocab_size", "u32", base.vocab_size),
         ("ridgefill.base.tokenizer_sha256", "str", base.tokenizer_sha256),
+        ("ridgefill.base.layer_kinds", "str", base.layer_kinds),
+        ("ridgefill.base.anchors", "str[]", header.anchors or None),
+        ("ridgefill.base.encodings", "str[]", header.encodings or None),
         ("ridgefill.split", "u32", header.split),
         ("ridgefill.source_width", "u32", header.source_width),
         ("ridgefill.target_width", "u32", header.target_width),
@@ -152,6 +161,8 @@ def as_value(form: str, value: Any) -> Value:
     """A key's value as the reader gives it back (f32 rounds)."""
     kinds = {"str": "string", "u32": "int", "u64": "int", "f32": "float"}
     kind = kinds[form.removesuffix("[]")]
+    if form == "str[]":
+        return Value("strings", [text.encode() for text in value])
     if form.endswith("[]"):
         return Value(kind + "s", np.array(value, np.float32 if kind == "float" else np.int64))
     return Value(kind, float(np.float32(value)) if kind == "float" else value)

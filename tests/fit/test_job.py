@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ridgefill_cpp.errors import RidgefillError, UsageError
-from ridgefill_cpp.fit.command import Choices, Report, finish
+from ridgefill_cpp.fit.command import Choices, Fingerprints, Report, finish
 from ridgefill_cpp.fit.held import HeldRows
 from ridgefill_cpp.fit.job import Job, Settings
 from ridgefill_cpp.fit.texts import Document
@@ -41,7 +41,7 @@ def job(path: Path, rows: SyntheticRows | None = None, settings: Settings = SETT
 
 def written(tmp_path: Path, name: str, settings: Settings = SETTINGS, choices: Choices | None = None) -> Report:
     result = job(folder(tmp_path, name + ".work"), settings=settings).run(TRAIN, HELD)
-    return finish(BASE, result, [5, 6, 7], tmp_path / name, settings, choices or Choices(), "cd" * 32)
+    return finish(Fingerprints(BASE), result, [5, 6, 7], tmp_path / name, settings, choices or Choices(), "cd" * 32)
 
 
 def test_end_to_end(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_resume_bit_for_bit(tmp_path: Path, stop_after: int, monkeypatch: pytest
     (work / "held.y1").open("ab").write(b"half a row")  # cut off on opening
     rows = SyntheticRows()
     result = job(work, rows, settings).run(TRAIN, HELD)
-    finish(BASE, result, [5, 6, 7], tmp_path / "resumed.gguf", settings, Choices(), "cd" * 32)
+    finish(Fingerprints(BASE), result, [5, 6, 7], tmp_path / "resumed.gguf", settings, Choices(), "cd" * 32)
     assert (tmp_path / "whole.gguf").read_bytes() == (tmp_path / "resumed.gguf").read_bytes()
     if always:
         assert rows.seen == total_windows(settings) - stop_after
@@ -165,7 +165,7 @@ def test_bad_rows(tmp_path: Path) -> None:
     clean = job(folder(tmp_path, "c")).run(TRAIN, HELD)
     windows = len(job(folder(tmp_path, "d")).windows(TRAIN))
     assert clean.sums.n_rows - result.sums.n_rows == 2 * windows and result.dropped >= 2 * windows
-    report = finish(BASE, result, [5, 6, 7], tmp_path / "p.gguf", SETTINGS, Choices(), "cd" * 32)
+    report = finish(Fingerprints(BASE), result, [5, 6, 7], tmp_path / "p.gguf", SETTINGS, Choices(), "cd" * 32)
     assert any(w.startswith("dropped-rows: ") for w in report.warnings)
     assert open_sidefile(tmp_path / "p.gguf").header.fit.dropped_rows == result.dropped
 
@@ -199,7 +199,7 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
 def test_nothing_held_out(tmp_path: Path) -> None:
     with pytest.raises(RidgefillError) as caught:
         result = job(folder(tmp_path)).run(TRAIN, [Document("d", "short")])
-        finish(BASE, result, [5, 6, 7], tmp_path / "p.gguf", SETTINGS, Choices(), "")
+        finish(Fingerprints(BASE), result, [5, 6, 7], tmp_path / "p.gguf", SETTINGS, Choices(), "")
     assert caught.value.code == "held-out"
 
 

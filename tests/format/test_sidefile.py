@@ -280,7 +280,7 @@ def test_every_code_is_tested() -> None:
 def test_base_of(tmp_path: Path) -> None:
     model = toy_model(tmp_path / "m.gguf", "llama", llama__nextn_predict_layers=("u32", 1))
     texts = [b"t%d" % i for i in range(1023)] + [b""]
-    assert base_of(model) == Base("llama", 3, 64, 1024, "toy-next", tokenizer_sha256(texts))
+    assert base_of(model) == Base("llama", 3, 64, 1024, "toy-next", tokenizer_sha256(texts), "rrr")
     assert tokenizer_sha256([b"a", b""]) == tokenizer_sha256([b"a", b"[EMPTY_1]"])
     folder = toy_folder(tmp_path / "f")
     convert(folder, tmp_path / "s.gguf", Options(architecture="qwen4exp"))

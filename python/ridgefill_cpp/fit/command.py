@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..base import base_of
+from .. import anchors
+from ..base import base_of_gguf
 from ..encode import InexactScale
 from ..errors import RidgefillError, UsageError
+from ..gguf_reader import read_gguf
 from ..gguf_writer import Tensor, refuse_overwrite
 from ..layout import ENCODINGS, TARGETS, Base, Credit, Fit, Header, layer_tensor, map_parts
 from ..sidefile import write_sidefile
@@ -42,6 +44,15 @@ class Choices:
 
 
 @dataclass(frozen=True)
+class Fingerprints:
+    """What the side file says of its model."""
+
+    base: Base
+    anchors: tuple[str, ...] = ()
+    encodings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     header: Header
     solution: Solution
@@ -62,7 +73,8 @@ def fit(
     from .capture import Capture
 
     refuse_overwrite(output, choices.force)
-    base = base_of(model)
+    gguf = read_gguf(model, model=True)
+    base = base_of_gguf(gguf)
     if not 1 <= settings.split < base.block_count - 1:
         raise RidgefillError("split-range", model, "--split", settings.split, f"1 .. {base.block_count - 2}")
     threads = choices.threads or usable_cpus()
@@ -76,7 +88,10 @@ def fit(
     with _folder(work) as folder:
         with Capture(model, settings.split, settings.target, layers, settings.context, threads) as rows:
             result = Job(rows, settings, Path(folder), identity).run(train, held, choices.progress)
-        return finish(base, result, list(layers), output, settings, choices, text_sha256(train))
+        prints = Fingerprints(
+            base, anchors.anchors(gguf, settings.split), anchors.encodings(gguf, settings.split, layers.stop)
+        )
+        return finish(prints, result, list(layers), output, settings, choices, text_sha256(train))
 
 
 def _folder(work: Path | None) -> AbstractContextManager[Any]:
@@ -87,7 +102,7 @@ def _folder(work: Path | None) -> AbstractContextManager[Any]:
 
 
 def finish(
-    base: Base,
+    model: Fingerprints,
     result: Result,
     layers: list[int],
     output: Path,
@@ -122,14 +137,16 @@ def finish(
     except ValueError as error:
         raise RidgefillError("rows", output, "rows", str(error), "rows that differ") from None
     header = Header(
-        base=base,
+        base=model.base,
+        anchors=model.anchors,
+        encodings=model.encodings,
         split=settings.split,
         source_width=n_in,
         target_width=widths[0],
         target=settings.target,
         encoding=choices.encoding,
         layers=tuple(layers),
-        credit=choices.credit if choices.credit.name else replace(choices.credit, name=default_name(base, settings)),
+        credit=replace(choices.credit, name=choices.credit.name or default_name(model.base, settings)),
         fit=Fit(
             rows=result.sums.n_rows,
             head=settings.head,
