@@ -102,7 +102,7 @@ def _folder(work: Path | None) -> AbstractContextManager[Any]:
 
 
 def finish(
-    model: Fingerprints,
+    model: Fingerprints | Base,
     result: Result,
     layers: list[int],
     output: Path,
@@ -111,6 +111,7 @@ def finish(
     digest: str,
 ) -> Report:
     """Solves, encodes and writes. Raises RidgefillError when there is too little to fit on."""
+    model = Fingerprints(model) if isinstance(model, Base) else model
     n_in, widths = result.sums.n_in, result.sums.widths
     if not result.held.rows:
         raise RidgefillError("held-out", output, "held-out rows", 0, "at least 1", "give more or longer texts")
