@@ -94,8 +94,11 @@ def head_text(head: dict[str, str]) -> str:
     return "".join(f"{key}: " + "\n ".join(head.get(key, "").split("\n")) + "\n" for key in FIELDS)
 
 
-def apply_hunks(patch: Patch, name: str, data: bytes) -> bytes:
-    """The file after this patch's hunks. A hunk may have moved, but only to one place that matches in full."""
+def apply_hunks(patch: Patch, name: str, data: bytes, rejects: list[UpstreamError] | None = None) -> bytes:
+    """The file after this patch's hunks. A hunk may have moved, but only to one place that matches in full.
+
+    With `rejects`, hunks that do not fit are put there and left out, so that a bump can show all of them at once.
+    """
     lines = data.decode().split("\n")
     shift = 0
     for index, hunk in enumerate(patch.hunks[name], start=1):
@@ -109,11 +112,15 @@ def apply_hunks(patch: Patch, name: str, data: bytes) -> bytes:
                     if not found
                     else (f"its context now stands in {len(found)} places")
                 )
-                raise UpstreamError(
+                error = UpstreamError(
                     f"patch {patch.name}, {name}, hunk {index} of {len(patch.hunks[name])} (line {hunk.start + 1}): "
                     + cause,
                     f"edit <build>/upstream/llama.cpp/{name}, then: python3 tools/upstream.py export {patch.name}",
                 )
+                if rejects is None:
+                    raise error
+                rejects.append(error)
+                continue
             place = found[0]
         lines[place : place + size] = hunk.new
         shift = place - hunk.start + len(hunk.new) - size

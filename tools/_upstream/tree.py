@@ -81,12 +81,14 @@ class Tree:
                 )
         return side.read_bytes()
 
-    def apply(self, series: list[patches.Patch], force: bool = False) -> tuple[list[str], list[str]]:
+    def apply(
+        self, series: list[patches.Patch], force: bool = False, rejects: list[UpstreamError] | None = None
+    ) -> tuple[list[str], list[str]]:
         """Bring the working tree to pristine + series. Returns (files written, files kept with edits in place)."""
         wanted = {name: self.original(name) for name in self.files}
         for patch in series:
             for name in patch.hunks:
-                wanted[name] = patches.apply_hunks(patch, name, wanted.get(name) or self.original(name))
+                wanted[name] = patches.apply_hunks(patch, name, wanted.get(name) or self.original(name), rejects)
         written, edited = [], []
         for name, data in sorted(wanted.items()):
             target = self.work / name
