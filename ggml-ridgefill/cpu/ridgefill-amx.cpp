@@ -9,8 +9,7 @@
 namespace {
 
 constexpr int GROUP   = RIDGEFILL_GROUP;
-constexpr int PANEL   = RIDGEFILL_PANEL;
-constexpr int BLOCK_R = RIDGEFILL_BLOCK_R;
+constexpr int TILE    = 16*RIDGEFILL_PANEL; // accumulators of a tile register
 
 struct alignas(64) tile_config {
     uint8_t  palette;
@@ -49,74 +48,141 @@ RIDGEFILL_AMX void pack(const int8_t * codes, size_t stride, int n_out, int n, v
     }
 }
 
-// acc[o][r] += scale[o] * x_scale[r] * dot[o][r] for one tile of 16 outputs by 16 rows
-RIDGEFILL_AMX inline void accumulate(const int32_t * dot, const float * scale, __m512 x_scale, float * acc) {
-    for (int i = 0; i < 16; i++) {
-        const __m512 d = _mm512_cvtepi32_ps(_mm512_load_si512(dot + 16*i));
-        float * a = acc + i*BLOCK_R;
-        _mm512_store_ps(a, _mm512_fmadd_ps(_mm512_mul_ps(_mm512_set1_ps(scale[i]), x_scale), d, _mm512_load_ps(a)));
-    }
-}
+// Tile registers: accumulators 0, 1 (first 16 outputs, 2 panels) and 2, 3 (next 16 outputs); codes 4, 5; x 6, 7.
 
-// 32 outputs by 2 panels: 4 accumulator tiles (0-3), 2 tiles of codes (4, 5), 2 of x (6, 7)
-RIDGEFILL_AMX void multiply_2x2(const char * codes, const float * scale,
-                                const ridgefill_x_group * x0, const ridgefill_x_group * x1, int n, float * acc) {
-    alignas(64) int32_t dot[4][256];
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int i = 0; i < n; i += 64) {
-        _tile_loadd(4, codes + i, GROUP);
-        _tile_loadd(6, x0->q[i/4], 64);
-        _tile_dpbssd(0, 4, 6);
-        _tile_loadd(5, codes + 16*GROUP + i, GROUP);
-        _tile_dpbssd(2, 5, 6);
+template <int NP>
+RIDGEFILL_AMX inline void multiply_first(const char * codes, const ridgefill_x_group * x0, const ridgefill_x_group * x1, int i) {
+    _tile_loadd(4, codes + i, GROUP);
+    _tile_loadd(6, x0->q[i/4], 64);
+    _tile_dpbssd(0, 4, 6);
+    if (NP == 2) {
         _tile_loadd(7, x1->q[i/4], 64);
         _tile_dpbssd(1, 4, 7);
+    }
+}
+
+template <int NP>
+RIDGEFILL_AMX inline void multiply_second(const char * codes, int i) { // with x of multiply_first
+    _tile_loadd(5, codes + 16*GROUP + i, GROUP);
+    _tile_dpbssd(2, 5, 6);
+    if (NP == 2) {
         _tile_dpbssd(3, 5, 7);
     }
-    _tile_stored(0, dot[0], 64);
-    _tile_stored(2, dot[2], 64);
-    _tile_stored(1, dot[1], 64);
-    _tile_stored(3, dot[3], 64);
-    const __m512 s0 = _mm512_load_ps(x0->scale);
-    const __m512 s1 = _mm512_load_ps(x1->scale);
-    accumulate(dot[0], scale,      s0, acc);
-    accumulate(dot[2], scale + 16, s0, acc + 16*BLOCK_R);
-    accumulate(dot[1], scale,      s1, acc + PANEL);
-    accumulate(dot[3], scale + 16, s1, acc + 16*BLOCK_R + PANEL);
 }
 
-RIDGEFILL_AMX void multiply_1x1(const char * codes, const float * scale, const ridgefill_x_group * x, int n, float * acc) {
-    alignas(64) int32_t dot[256];
-    _tile_zero(0);
-    for (int i = 0; i < n; i += 64) {
-        _tile_loadd(4, codes + i, GROUP);
-        _tile_loadd(6, x->q[i/4], 64);
-        _tile_dpbssd(0, 4, 6);
+struct step {
+    const char  * codes;
+    const float * scale;
+    const ridgefill_x_group * x0;
+    const ridgefill_x_group * x1;
+    float * acc;
+};
+
+// acc += scale * x_scale * dot for outputs [begin, begin + 8) of a step; acc and dot are [panel][32 outputs][row]
+template <int NP>
+RIDGEFILL_AMX inline void accumulate(const step & s, const int32_t * dot, int begin) {
+    const __m512 x_scale[2] = { _mm512_load_ps(s.x0->scale), _mm512_load_ps(s.x1->scale) };
+    for (int o = begin; o < begin + 8; o++) {
+        const __m512 scale = _mm512_set1_ps(s.scale[o]);
+        __m512 sum[NP];
+        for (int p = 0; p < NP; p++) {
+            const __m512 d = _mm512_cvtepi32_ps(_mm512_load_si512(dot + 2*p*TILE + 16*o));
+            sum[p] = _mm512_fmadd_ps(_mm512_mul_ps(scale, x_scale[p]), d, _mm512_load_ps(s.acc + 2*p*TILE + 16*o));
+        }
+        for (int p = 0; p < NP; p++) {
+            _mm512_store_ps(s.acc + 2*p*TILE + 16*o, sum[p]);
+        }
     }
-    _tile_stored(0, dot, 64);
-    accumulate(dot, scale, _mm512_load_ps(x->scale), acc);
 }
 
-void multiply(const void * codes, const float * scale, int n_out,
-              const ridgefill_x_group * x, size_t x_stride, int n_panels, int n, float * acc) {
-    const auto * c = static_cast<const char *>(codes);
-    for (int o = 0; o < n_out; o += 32) {
-        const int n_tiles = n_out - o >= 32 ? 2 : 1;
-        for (int p = 0; p < n_panels; p += 2) {
-            float * a = acc + o*BLOCK_R + p*PANEL;
-            const auto * x_p = x + p*x_stride;
-            if (n_tiles == 2 && n_panels - p >= 2) {
-                multiply_2x2(c + o*GROUP, scale + o, x_p, x_p + x_stride, n, a);
-                continue;
-            }
-            for (int i = 0; i < n_tiles; i++) {
-                for (int j = 0; j < 2 && p + j < n_panels; j++) {
-                    multiply_1x1(c + (o + 16*i)*GROUP, scale + o + 16*i, x_p + j*x_stride, n, a + 16*i*BLOCK_R + j*PANEL);
+template <int NP>
+RIDGEFILL_AMX inline void store_pair(int32_t * dot, bool second) {
+    if (!second) {
+        _tile_stored(0, dot, 64);
+        if (NP == 2) {
+            _tile_stored(1, dot + 2*TILE, 64);
+        }
+    } else {
+        _tile_stored(2, dot + TILE, 64);
+        if (NP == 2) {
+            _tile_stored(3, dot + 3*TILE, 64);
+        }
+    }
+}
+
+// Outputs [o_begin, o_end) by panels [p_begin, p_end) in steps of 16*NO by NP.
+//
+// Two facts shape the order. Accumulator tiles are not renamed: a store waits for its tile and the next product for the
+// store, so the second 16 outputs of a step are stored while the tile unit works on the first 16 of the next. And a
+// tile load takes 16 of the 192 load buffers, so products and the arithmetic on older integers are mixed finely.
+template <int NO, int NP>
+RIDGEFILL_AMX void multiply_part(const ridgefill_block & b, int o_begin, int o_end, int p_begin, int p_end) {
+    alignas(4096) int32_t dot[4*TILE];
+    step before = {};
+    for (int g = 0; g < b.n_groups; g++) {
+        const bool two_halves = g + 1 < b.n_groups || b.n_last > 64;
+        for (int o = o_begin; o < o_end; o += 16*NO) {
+            for (int p = p_begin; p < p_end; p += NP) {
+                step now;
+                now.codes = b.codes + g*b.codes_stride + o*GROUP;
+                now.scale = b.scale + g*b.scale_stride + o;
+                now.x0    = b.x + p*b.x_stride + g;
+                now.x1    = NP == 2 ? now.x0 + b.x_stride : now.x0;
+                now.acc   = b.acc + ridgefill_acc_index(o, p);
+
+                _tile_zero(0);
+                _tile_zero(1);
+                multiply_first<NP>(now.codes, now.x0, now.x1, 0);
+                if (before.acc) {
+                    accumulate<NP>(before, dot, 0);
                 }
+                if (NO == 2) {
+                    store_pair<NP>(dot, true);
+                    _tile_zero(2);
+                    _tile_zero(3);
+                    multiply_second<NP>(now.codes, 0);
+                }
+                if (before.acc) {
+                    accumulate<NP>(before, dot, 8);
+                }
+                if (two_halves) {
+                    multiply_first<NP>(now.codes, now.x0, now.x1, 64);
+                }
+                if (NO == 2 && before.acc) {
+                    accumulate<NP>(before, dot, 16);
+                }
+                if (NO == 2 && two_halves) {
+                    multiply_second<NP>(now.codes, 64);
+                }
+                if (NO == 2 && before.acc) {
+                    accumulate<NP>(before, dot, 24);
+                }
+                store_pair<NP>(dot, false);
+                before = now;
             }
+        }
+    }
+    if (before.acc) {
+        if (NO == 2) {
+            store_pair<NP>(dot, true);
+        }
+        for (int o = 0; o < 16*NO; o += 8) {
+            accumulate<NP>(before, dot, o);
+        }
+    }
+}
+
+void multiply(const ridgefill_block & b) {
+    const int o_pairs = b.n_out/32*32;
+    const int p_pairs = b.n_panels/2*2;
+    multiply_part<2, 2>(b, 0, o_pairs, 0, p_pairs);
+    if (p_pairs < b.n_panels) {
+        multiply_part<2, 1>(b, 0, o_pairs, p_pairs, b.n_panels);
+    }
+    if (o_pairs < b.n_out) {
+        multiply_part<1, 2>(b, o_pairs, b.n_out, 0, p_pairs);
+        if (p_pairs < b.n_panels) {
+            multiply_part<1, 1>(b, o_pairs, b.n_out, p_pairs, b.n_panels);
         }
     }
 }
@@ -125,7 +191,8 @@ void multiply(const void * codes, const float * scale, int n_out,
 
 const ridgefill_kernels * ridgefill_kernels_amx() {
     static const ridgefill_kernels kernels = {
-        "amx", 1, enter, leave, ridgefill_avx512_quantize, pack, multiply, ridgefill_avx512_store,
+        "amx", 1, enter, leave, ridgefill_avx512_quantize, pack,
+        ridgefill_avx512_start, multiply, ridgefill_avx512_store,
     };
     return ridgefill_x86().amx_int8 ? &kernels : nullptr;
 }

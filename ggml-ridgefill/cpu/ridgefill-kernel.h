@@ -22,6 +22,30 @@ struct alignas(64) ridgefill_x_group {
     int32_t sum[RIDGEFILL_PANEL]; // of q over the group
 };
 
+// Accumulators of a block lie in tiles of 32 outputs by 2 panels, in each [panel][output][row]. An AMX step reads its
+// integers in the same order, so that loads and stores 4 KiB apart do not wait for each other.
+inline size_t ridgefill_acc_index(int o, int panel) {
+    return ((o/32*2 + panel/2)*2 + panel%2)*32*RIDGEFILL_PANEL + o%32*RIDGEFILL_PANEL;
+}
+
+// One accumulator block and what meets in it.
+struct ridgefill_block {
+    const char  * codes;        // packed, [group][output][128]
+    size_t        codes_stride; // bytes from group to group
+    const float * scale;        // [group][output]
+    size_t        scale_stride; // floats from group to group
+    int           n_out;        // multiple of 16, at most 64
+
+    const ridgefill_x_group * x; // [panel][group]
+    size_t                    x_stride; // groups from panel to panel
+    int                       n_panels; // at most 4
+
+    int n_groups;
+    int n_last; // inputs of the last group; the others have 128
+
+    float * acc; // 64 outputs by 64 rows, see ridgefill_acc_index
+};
+
 struct ridgefill_kernels {
     const char * name;
     int          code_size; // bytes of a packed code
@@ -36,12 +60,13 @@ struct ridgefill_kernels {
     // Packs `n` codes of each of `n_out` outputs, `stride` apart, as out[(n_out rounded up to 16)][128]; the rest is zero.
     void (*pack)(const int8_t * codes, size_t stride, int n_out, int n, void * out);
 
-    // acc[o][r] += scale[o] * x.scale[r] * dot(codes[o], x.q[r]) over one group of `n` inputs, for `n_out` (multiple of
-    // 16, at most 64) outputs and `n_panels` (at most 4) panels that lie `x_stride` groups apart. acc is [64][64].
-    void (*multiply)(const void * codes, const float * scale, int n_out,
-                     const ridgefill_x_group * x, size_t x_stride, int n_panels, int n, float * acc);
+    // acc(o, r) = bias[o], or 0 without bias; n_out at most 64
+    void (*start)(const float * bias, int n_out, int n_panels, float * acc);
 
-    // y[r][o] = acc[o][r]; rows of y lie `stride` floats apart
+    // acc(o, r) += sum over the groups of scale[g][o] * x.scale[r] * dot(codes[g][o], x[g].q[r]), group after group
+    void (*multiply)(const ridgefill_block & block);
+
+    // y[r][o] = acc(o, r); rows of y lie `stride` floats apart
     void (*store)(const float * acc, int n_out, int n_rows, float * y, size_t stride);
 };
 

@@ -34,6 +34,7 @@ const ridgefill_x86_features & ridgefill_x86();
 
 // shared by the AVX-512 and AMX paths
 void ridgefill_avx512_quantize(const float * x, size_t stride, int n_rows, int n, ridgefill_x_group * out);
+void ridgefill_avx512_start(const float * bias, int n_out, int n_panels, float * acc);
 void ridgefill_avx512_store(const float * acc, int n_out, int n_rows, float * y, size_t stride);
 
 #endif

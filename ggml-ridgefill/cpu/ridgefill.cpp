@@ -80,12 +80,12 @@ sizes plan(const ggml_tensor * op, int n_threads, int code_size) {
     s.n_groups = ggml_ridgefill_n_groups(s.n_in);
     s.n_panels = div_up(s.n_rows, RIDGEFILL_PANEL);
 
-    // 8 groups: 128 KiB of codes and 512 KiB of x, both in a 1 MiB L2
+    // 8 groups of a chunk: 256 KiB of codes that stay in L2, 512 KiB of x and as much of accumulators that pass through
     s.chunk_g = std::min<int64_t>(s.n_groups, 8);
-    s.chunk_o = 128;
+    s.chunk_o = 256;
     s.chunk_r = std::min<int64_t>(512, div_up(s.n_rows, RIDGEFILL_BLOCK_R) * RIDGEFILL_BLOCK_R);
     const auto n_chunks = [&] { return div_up(s.n_out, s.chunk_o) * div_up(s.n_rows, s.chunk_r); };
-    while (n_chunks() < 8*n_threads && s.chunk_o*s.chunk_r > 32*RIDGEFILL_BLOCK_R) { // enough of them for every thread
+    while (n_chunks() < 4*n_threads && s.chunk_o*s.chunk_r > 32*RIDGEFILL_BLOCK_R) { // enough of them for every thread
         if (s.chunk_r >= s.chunk_o && s.chunk_r > RIDGEFILL_BLOCK_R) {
             s.chunk_r = div_up(s.chunk_r, 2*RIDGEFILL_BLOCK_R) * RIDGEFILL_BLOCK_R;
         } else if (s.chunk_o > 32) {
@@ -135,11 +135,12 @@ void pack_codes(const sizes & s, const ridgefill_kernels & k, const ggml_tensor 
     for (int g = 0; g < n_g; g++) {
         k.pack(codes + (g_begin + g)*RIDGEFILL_GROUP, s.n_in, n_o, group_inputs(s, g_begin + g),
                memory.codes + g*s.chunk_o*RIDGEFILL_GROUP*k.code_size);
-        float * to = memory.scale + g*s.chunk_o;
-        for (int o = 0; o < n_o; o++) {
-            to[o] = GGML_BF16_TO_FP32(scale[o*s.n_groups + g]);
+        std::fill(memory.scale + g*s.chunk_o + n_o, memory.scale + (g + 1)*s.chunk_o, 0.0f);
+    }
+    for (int o = 0; o < n_o; o++) {
+        for (int g = 0; g < n_g; g++) {
+            memory.scale[g*s.chunk_o + o] = GGML_BF16_TO_FP32(scale[o*s.n_groups + g]);
         }
-        std::fill(to + n_o, to + s.chunk_o, 0.0f);
     }
 }
 
@@ -162,16 +163,23 @@ void compute_chunk(const sizes & s, const ridgefill_kernels & k, int64_t chunk, 
             const auto * x_block = x + (r_begin + r)/RIDGEFILL_PANEL*s.n_groups + g_begin;
             for (int o = 0; o < n_o; o += RIDGEFILL_BLOCK_O) {
                 const int block_o = std::min(RIDGEFILL_BLOCK_O, n_o - o);
+                const int n_panels = int(div_up(block_r, RIDGEFILL_PANEL));
                 if (g_begin == 0) {
-                    for (int i = 0; i < block_o; i++) {
-                        std::fill_n(acc + i*RIDGEFILL_BLOCK_R, RIDGEFILL_BLOCK_R, bias ? bias[o + i] : 0.0f);
-                    }
+                    k.start(bias ? bias + o : nullptr, block_o, n_panels, acc);
                 }
-                for (int g = 0; g < n_g; g++) {
-                    k.multiply(memory.codes + (g*s.chunk_o + o)*RIDGEFILL_GROUP*k.code_size, memory.scale + g*s.chunk_o + o,
-                               int(div_up(block_o, 16))*16, x_block + g, s.n_groups, int(div_up(block_r, RIDGEFILL_PANEL)),
-                               group_inputs(s, g_begin + g), acc);
-                }
+                ridgefill_block block = {};
+                block.codes        = memory.codes + o*RIDGEFILL_GROUP*k.code_size;
+                block.codes_stride = s.chunk_o*RIDGEFILL_GROUP*k.code_size;
+                block.scale        = memory.scale + o;
+                block.scale_stride = s.chunk_o;
+                block.n_out        = int(div_up(block_o, 16))*16;
+                block.x            = x_block;
+                block.x_stride     = s.n_groups;
+                block.n_panels     = n_panels;
+                block.n_groups     = n_g;
+                block.n_last       = group_inputs(s, g_begin + n_g - 1);
+                block.acc          = acc;
+                k.multiply(block);
                 if (g_begin + n_g == s.n_groups) {
                     k.store(acc, block_o, block_r, y + r*s.n_out + o, s.n_out);
                 }

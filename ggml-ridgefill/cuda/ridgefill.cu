@@ -1,0 +1,121 @@
+// The op on NVIDIA and AMD devices: x is quantised once, then one of four paths multiplies.
+//   vec     up to 8 rows, bound by memory
+//   tile    any device, the tensor cores or dot products that it has
+//   hopper  compute capability 9.0
+//   cublas  a yardstick, never chosen by itself
+
+#include "ridgefill.cuh"
+
+#include "ggml-ridgefill.h"
+#include "ridgefill-cublas.cuh"
+#include "ridgefill-hopper.cuh"
+#include "ridgefill-quantize.cuh"
+#include "ridgefill-tile.cuh"
+#include "ridgefill-vec.cuh"
+
+static_assert(RIDGEFILL_GROUP == GGML_RIDGEFILL_GROUP, "one group size");
+
+enum ridgefill_path { RIDGEFILL_PATH_VEC, RIDGEFILL_PATH_TILE, RIDGEFILL_PATH_HOPPER, RIDGEFILL_PATH_CUBLAS, RIDGEFILL_PATH_COUNT };
+
+// GGML_RIDGEFILL_CUDA forces a path where it can run, for tests and for bisecting. COUNT: not forced.
+static ridgefill_path ridgefill_forced_path() {
+    static const ridgefill_path forced = [] {
+        const char * names[RIDGEFILL_PATH_COUNT] = { "vec", "tile", "hopper", "cublas" };
+        const char * value = getenv("GGML_RIDGEFILL_CUDA");
+        int path = 0;
+        while (path < RIDGEFILL_PATH_COUNT && !(value && strcmp(value, names[path]) == 0)) {
+            path++;
+        }
+        if (value && *value && path == RIDGEFILL_PATH_COUNT) {
+            GGML_LOG_WARN("ridgefill: GGML_RIDGEFILL_CUDA=%s is not one of vec, tile, hopper, cublas\n", value);
+        }
+        return ridgefill_path(path);
+    }();
+    return forced;
+}
+
+static ridgefill_path ridgefill_choose_path(const ridgefill_problem & p, int cc) {
+    const bool vec    = p.n_rows <= RIDGEFILL_VEC_MAX_ROWS;
+    const bool hopper = cc == GGML_CUDA_CC_HOPPER && ridgefill_hopper_built();
+    switch (ridgefill_forced_path()) {
+        case RIDGEFILL_PATH_TILE:   return RIDGEFILL_PATH_TILE;
+        case RIDGEFILL_PATH_CUBLAS: return RIDGEFILL_PATH_CUBLAS;
+        case RIDGEFILL_PATH_HOPPER: return hopper ? RIDGEFILL_PATH_HOPPER : RIDGEFILL_PATH_TILE;
+        default:                    return vec ? RIDGEFILL_PATH_VEC : hopper ? RIDGEFILL_PATH_HOPPER : RIDGEFILL_PATH_TILE;
+    }
+}
+
+bool ggml_cuda_ridgefill_supported(int device, const ggml_tensor * op) {
+    GGML_UNUSED(device);
+    const auto fits = [](int64_t n) { return n > 0 && n < (1 << 30); };
+    return !ggml_ridgefill_disabled() && ggml_ridgefill_is_valid(op) &&
+           fits(op->src[0]->ne[0]) && fits(op->ne[0]) && fits(op->ne[1]);
+}
+
+// Work memory: quantised x, its scales, and for a split the sums of the parts.
+struct ridgefill_work {
+    static size_t line_up(size_t bytes) { return (bytes + 255)/256*256; }
+
+    ridgefill_work(ggml_cuda_pool & pool, const ridgefill_problem & p, int parts) : memory(pool) {
+        x.scale_stride = (p.n_rows + 15)/16*16;
+        const size_t q_bytes     = line_up(size_t(p.n_rows)*p.n_groups*RIDGEFILL_GROUP);
+        const size_t scale_bytes = line_up((size_t(x.scale_stride)*p.n_groups + 256)*sizeof(float)); // a tile reads past the end
+        const size_t sums_bytes  = parts > 1 ? size_t(parts)*p.n_rows*p.n_out*sizeof(float) : 0;
+        char * at = memory.alloc(q_bytes + scale_bytes + sums_bytes);
+        x.q     = reinterpret_cast<int8_t *>(at);
+        x.scale = reinterpret_cast<float *>(at + q_bytes);
+        split   = { parts, reinterpret_cast<float *>(at + q_bytes + scale_bytes) };
+    }
+
+    ggml_cuda_pool_alloc<char> memory;
+    ridgefill_quantized x;
+    ridgefill_split     split;
+};
+
+void ggml_cuda_op_ridgefill(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
+    const ggml_tensor * codes = dst->src[0];
+    const ggml_tensor * scale = dst->src[1];
+    const ggml_tensor * bias  = dst->src[2];
+    const ggml_tensor * x     = dst->src[3];
+    GGML_ASSERT(reinterpret_cast<uintptr_t>(codes->data) % 16 == 0); // rows are multiples of 32 bytes
+
+    ridgefill_problem p = {};
+    p.codes    = static_cast<const int8_t *>(codes->data);
+    p.scale    = static_cast<const uint16_t *>(scale->data);
+    p.bias     = bias ? static_cast<const float *>(bias->data) : nullptr;
+    p.x        = static_cast<const float *>(x->data);
+    p.x_stride = x->nb[1]/sizeof(float);
+    p.y        = static_cast<float *>(dst->data);
+    p.n_in     = codes->ne[0];
+    p.n_out    = dst->ne[0];
+    p.n_rows   = dst->ne[1];
+    p.n_groups = ggml_ridgefill_n_groups(p.n_in);
+
+    const auto & device = ggml_cuda_info().devices[ctx.device];
+    cudaStream_t stream = ctx.stream();
+
+    switch (ridgefill_choose_path(p, device.cc)) {
+        case RIDGEFILL_PATH_VEC: {
+            ridgefill_work work(ctx.pool(), p, 1);
+            ridgefill_quantize(p, work.x, stream);
+            ridgefill_vec(p, work.x, stream);
+        } break;
+        case RIDGEFILL_PATH_HOPPER: {
+            const ridgefill_hopper_plan plan = ridgefill_hopper_choose(p, device.nsm);
+            ridgefill_work work(ctx.pool(), p, plan.parts);
+            ridgefill_quantize(p, work.x, stream);
+            GGML_ASSERT(ridgefill_hopper(p, work.x, work.split, plan, device.nsm, stream));
+        } break;
+        case RIDGEFILL_PATH_CUBLAS: {
+            ridgefill_cublas(ctx, p);
+        } break;
+        default: {
+            const ridgefill_tile_plan plan = ridgefill_tile_choose(p, device.nsm);
+            ridgefill_work work(ctx.pool(), p, plan.parts);
+            ridgefill_quantize(p, work.x, stream);
+            const bool async = GGML_CUDA_CC_IS_NVIDIA(device.cc) && device.cc >= GGML_CUDA_CC_AMPERE;
+            ridgefill_tile(p, work.x, work.split, plan, async, stream);
+        } break;
+    }
+    CUDA_CHECK(cudaGetLastError());
+}
