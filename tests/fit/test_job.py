@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ridgefill_cpp.errors import RidgefillError, UsageError
-from ridgefill_cpp.fit.command import Choices, Fingerprints, Report, finish
 from ridgefill_cpp.fit.held import HeldRows
 from ridgefill_cpp.fit.job import Job, Settings
+from ridgefill_cpp.fit.run import Choices, Fingerprints, Report, finish
 from ridgefill_cpp.fit.texts import Document
 from ridgefill_cpp.layout import Base
 from ridgefill_cpp.sidefile import open_sidefile
@@ -53,7 +53,8 @@ def test_end_to_end(tmp_path: Path) -> None:
     assert min(fit.cosine) > 0.9 and min(fit.r2) > 0.8 and fit.held_rows == report.result.held.rows <= 300
     truth = SyntheticRows().maps[0].T
     assert np.linalg.norm(side.weight(5) - truth) / np.linalg.norm(truth) < 0.1
-    x, y = report.result.held.piece(0, 0), report.result.held.piece(1, 0)
+    stored = report.result.held.stored
+    x, y = stored.piece(0, 0), stored.piece(1, 0)
     predicted = x @ side.weight(5).T + side.bias(5)
     cosine = np.mean([p @ t / np.linalg.norm(p) / np.linalg.norm(t) for p, t in zip(predicted, y, strict=True)])
     assert cosine == pytest.approx(fit.cosine[0], abs=1e-6)  # of the int8 map as stored
@@ -210,7 +211,7 @@ def test_scores(tmp_path: Path) -> None:
     held.append(x[:3000], [y[:3000]])
     held.append(x[3000:], [y[3000:]])
     weight, bias = rng.normal(size=(6, 8)).astype(np.float32), rng.normal(size=6).astype(np.float32)
-    (score,) = held.scores(0, [(weight, bias)])
+    (score,) = held.view(0, (1,)).scores(0, [(weight, bias)])
     p = x @ weight.T + bias
     cosine = (p * y).sum(1) / np.linalg.norm(p, axis=1) / np.linalg.norm(y, axis=1)
     assert score.cosine == pytest.approx(cosine.mean(), abs=1e-6)
@@ -226,3 +227,39 @@ def test_memory_does_not_grow(tmp_path: Path) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] * 1.15
+
+
+class LaterSplit(SyntheticRows):
+    """The same rows as a fit of split 5 sees them: the input of layer 5 is its source."""
+
+    layers = (6, 7)
+    widths = SyntheticRows.widths[1:]
+
+    def run(self, ids):
+        _, ys = super().run(ids)
+        return ys[0], ys[1:]
+
+
+def test_several_splits_in_one_pass(tmp_path: Path) -> None:
+    together = Job(SyntheticRows(), SETTINGS, folder(tmp_path), {"model": 1}, (5,)).run_all(TRAIN, HELD)
+    alone = job(folder(tmp_path, "a")).run(TRAIN, HELD), job(folder(tmp_path, "b"), LaterSplit()).run(TRAIN, HELD)
+    assert [r.split for r in together] == [4, 5] and [r.layers for r in together] == [(5, 6, 7), (6, 7)]
+    for i, (one, other) in enumerate(zip(together, alone, strict=True)):
+        assert (one.sums.sxx == other.sums.sxx).all() and (one.sums.sxy[-1] == other.sums.sxy[-1]).all()
+        settings = replace(SETTINGS, split=one.split)
+        for result, name in ((one, f"one{i}"), (other, f"other{i}")):
+            finish(Fingerprints(BASE), result, list(one.layers), tmp_path / name, settings, Choices(), "cd" * 32)
+        assert (tmp_path / f"one{i}").read_bytes() == (tmp_path / f"other{i}").read_bytes()
+
+
+def test_several_splits_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgefill_cpp.fit.job.CHECKPOINT_EVERY", -1.0)
+    monkeypatch.setattr("ridgefill_cpp.fit.job.CHECKPOINT_COST", 0.0)
+    whole = Job(SyntheticRows(), SETTINGS, folder(tmp_path, "a"), {}, (5, 6)).run_all(TRAIN, HELD)
+    with pytest.raises(KeyboardInterrupt):
+        Job(SyntheticRows(20), SETTINGS, folder(tmp_path), {}, (5, 6)).run_all(TRAIN, HELD)
+    again = Job(SyntheticRows(), SETTINGS, folder(tmp_path), {}, (5, 6)).run_all(TRAIN, HELD)
+    for one, other in zip(whole, again, strict=True):
+        assert all((one.sums.state()[name] == other.sums.state()[name]).all() for name in one.sums.state())
+    with pytest.raises(RidgefillError):
+        Job(SyntheticRows(), SETTINGS, folder(tmp_path), {}, (5,))

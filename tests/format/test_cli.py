@@ -110,6 +110,7 @@ CASES = {
     "fit-no-split": "fit -m model.gguf -f page.html -o p.gguf",
     "fit-no-text": "fit -m model.gguf -o p.gguf --split 2",
     "fit-bad-split": "fit -m model.gguf -f page.html -o p.gguf --split 0",
+    "fit-bad-splits": "fit -m model.gguf -f page.html -o p.gguf --split 2,2",
     "fit-bad-lambda": "fit -m model.gguf -f page.html -o p.gguf --split 2 --lambda 0.1,0",
     "fit-bad-share": "fit -m model.gguf -f page.html -o p.gguf --split 2 --held-out 1",
     "fit-split-range": "fit -m model.gguf -f page.html -o p.gguf --split 3",

@@ -5,187 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import anchors
-from ..base import base_of_gguf
-from ..encode import InexactScale
-from ..errors import RidgefillError, UsageError
-from ..gguf_reader import read_gguf
-from ..gguf_writer import Tensor, refuse_overwrite
-from ..layout import ENCODINGS, TARGETS, Base, Credit, Fit, Header, layer_tensor, map_parts
-from ..sidefile import write_sidefile
-from .blas import limit_blas, usable_cpus
-from .job import Job, Result, Settings
+from ..errors import UsageError
+from ..layout import ENCODINGS, TARGETS, Credit
+from .auto import Auto, choose, print_choice
+from .job import Settings
 from .ridge import PRIORS
-from .solve import LAMBDAS, Solution, solve
+from .run import Choices, Report, finish, fit, fit_splits
+from .solve import LAMBDAS
 from .stdlib import stdlib_texts
-from .texts import Document, load_documents, split_held_out, text_sha256
+from .texts import load_documents, split_held_out
 
-FEW_ROWS = 20  # rows per input, under which a warning says so
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the solve and the file depend on beyond the sums; a resumed fit may change all of it."""
-
-    lambdas: tuple[float, ...] = LAMBDAS
-    prior: str = "zero"
-    per_layer: bool = False
-    encoding: str = "i8"
-    credit: Credit = field(default_factory=Credit)
-    threads: int = 0
-    force: bool = False
-    progress: bool = False
-
-
-@dataclass(frozen=True)
-class Fingerprints:
-    """What the side file says of its model."""
-
-    base: Base
-    anchors: tuple[str, ...] = ()
-    encodings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Report:
-    header: Header
-    solution: Solution
-    result: Result
-    warnings: list[str]
-
-
-def fit(
-    model: Path,
-    train: list[Document],
-    held: list[Document],
-    output: Path,
-    settings: Settings,
-    choices: Choices = Choices(),
-    work: Path | None = None,
-) -> Report:
-    """Captures, fits and writes the side file. `work`: a folder that keeps the sums and can be gone on with."""
-    from .capture import Capture
-
-    refuse_overwrite(output, choices.force)
-    gguf = read_gguf(model, model=True)
-    base = base_of_gguf(gguf)
-    if not 1 <= settings.split < base.block_count - 1:
-        raise RidgefillError("split-range", model, "--split", settings.split, f"1 .. {base.block_count - 2}")
-    threads = choices.threads or usable_cpus()
-    limit_blas(threads)
-    layers = range(settings.split + 1, base.block_count)
-    identity = {
-        "model_bytes": model.stat().st_size,
-        "base": [base.architecture, base.block_count, base.tokenizer_sha256],
-    }
-    identity |= {"train_sha256": text_sha256(train), "held_sha256": text_sha256(held)}
-    with _folder(work) as folder:
-        with Capture(model, settings.split, settings.target, layers, settings.context, threads) as rows:
-            result = Job(rows, settings, Path(folder), identity).run(train, held, choices.progress)
-        prints = Fingerprints(
-            base, anchors.anchors(gguf, settings.split), anchors.encodings(gguf, settings.split, layers.stop)
-        )
-        return finish(prints, result, list(layers), output, settings, choices, text_sha256(train))
-
-
-def _folder(work: Path | None) -> AbstractContextManager[Any]:
-    if work is None:
-        return tempfile.TemporaryDirectory(prefix="ridgefill-fit-")
-    work.mkdir(parents=True, exist_ok=True)
-    return nullcontext(work)
-
-
-def finish(
-    model: Fingerprints | Base,
-    result: Result,
-    layers: list[int],
-    output: Path,
-    settings: Settings,
-    choices: Choices,
-    digest: str,
-) -> Report:
-    """Solves, encodes and writes. Raises RidgefillError when there is too little to fit on."""
-    model = Fingerprints(model) if isinstance(model, Base) else model
-    n_in, widths = result.sums.n_in, result.sums.widths
-    if not result.held.rows:
-        raise RidgefillError("held-out", output, "held-out rows", 0, "at least 1", "give more or longer texts")
-    if choices.prior == "identity" and (settings.target != "layer_input" or set(widths) != {n_in}):
-        raise UsageError(
-            "--prior identity: the source and the targets are different things", "use --target layer_input"
-        )
-    warnings = notes(result, n_in)
-    try:
-        solution = solve(
-            result.sums,
-            result.held,
-            layers,
-            choices.lambdas,
-            choices.encoding,
-            choices.prior,
-            choices.per_layer,
-            choices.progress,
-        )
-    except InexactScale as error:
-        raise RidgefillError(
-            "scale-f16", output, "scale", f"{error.value:.3g}", "float16 numbers", "use --type i8"
-        ) from None
-    except ValueError as error:
-        raise RidgefillError("rows", output, "rows", str(error), "rows that differ") from None
-    header = Header(
-        base=model.base,
-        anchors=model.anchors,
-        encodings=model.encodings,
-        split=settings.split,
-        source_width=n_in,
-        target_width=widths[0],
-        target=settings.target,
-        encoding=choices.encoding,
-        layers=tuple(layers),
-        credit=replace(choices.credit, name=choices.credit.name or default_name(model.base, settings)),
-        fit=Fit(
-            rows=result.sums.n_rows,
-            head=settings.head,
-            layers=tuple(layers),
-            lambdas=tuple(m.lam for m in solution.maps),
-            cosine=tuple(m.score.cosine for m in solution.maps),
-            r2=tuple(m.score.r2 for m in solution.maps),
-            condition=tuple(m.condition for m in solution.maps),
-            text_sha256=digest,
-            context=settings.context,
-            stride=settings.stride,
-            prior=choices.prior,
-            held_rows=result.held.rows,
-            dropped_rows=result.dropped,
-            chat_share=settings.chat_share or None,
-        ),
-    )
-    tensors = []
-    for m in solution.maps:
-        for part, (kind, ne) in map_parts(choices.encoding, n_in, widths[0]).items():
-            tensors.append(Tensor(layer_tensor(m.layer, part), kind, ne, lambda data=m.parts[part]: [data]))  # type: ignore[misc]
-    write_sidefile(output, header, tensors, choices.force)
-    return Report(header, solution, result, warnings)
-
-
-def default_name(base: Base, settings: Settings) -> str:
-    return f"{base.name or base.architecture} ridgefill S{settings.split}"
-
-
-def notes(result: Result, n_in: int) -> list[str]:
-    warnings = []
-    if result.sums.n_rows < FEW_ROWS * n_in:
-        warnings.append(
-            f"few-rows: {result.sums.n_rows} rows for {n_in} inputs; at least {FEW_ROWS * n_in} are advised"
-        )
-    if result.dropped:
-        warnings.append(f"dropped-rows: {result.dropped} rows with NaN or infinity were left out")
-    return warnings
+__all__ = ["Choices", "Report", "Settings", "add_parser", "finish", "fit", "fit_splits", "run"]
 
 
 def print_report(report: Report) -> None:
@@ -226,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
     add("-f", "--file", type=Path, nargs="+", default=[], metavar="TEXT", help="texts, folders of them, or JSONL")
     add("--stdlib", action="store_true", help="use the text that every Python has: language reference and docstrings")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="side file to write")
-    add("--split", type=_count(1), required=True, metavar="S", help="first layer whose bulk rows are filled")
+    add("--split", type=_splits, required=True, metavar="S", help="first layer that is filled; several S,S; or auto")
     add("--target", choices=TARGETS, default="layer_input", help="what the maps predict (default: layer_input)")
     add("--ctx", type=_count(64), default=2048, metavar="N", help="rows of a window (default: 2048)")
     add("--head", type=_count(0), default=16, metavar="N", help="first rows of a window to leave out (default: 16)")
@@ -272,6 +105,16 @@ def _count(least: int) -> Any:
     return parse
 
 
+def _splits(text: str) -> tuple[int, ...]:
+    """Empty for auto."""
+    if text == "auto":
+        return ()
+    values = tuple(int(part) for part in text.split(","))
+    if min(values) < 1 or max(values) >= 1 << 31 or len(set(values)) != len(values):
+        raise argparse.ArgumentTypeError(f"found {text}, allowed auto, or whole numbers from 1, comma separated")
+    return values
+
+
 def _share(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
@@ -296,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"text: found {found}, allowed one of them")
     train, held = stdlib_texts() if args.stdlib else split_held_out(load_documents(args.file), args.held_out, args.seed)
     settings = Settings(
-        split=args.split,
+        split=args.split[0] if args.split else 0,
         target=args.target,
         context=args.ctx,
         head=args.head,
@@ -316,12 +159,29 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
         progress=True,
     )
-    report = fit(args.model, train, held, args.output, settings, choices, args.resume)
-    if args.json:
-        print(json.dumps(as_json(report, args.output), indent=1))
+    if args.split:
+        outputs = names(args.output, args.split)
+        reports = fit_splits(args.model, train, held, outputs, settings, choices, args.resume)
     else:
-        print_report(report)
-        print(args.output)
-    for warning in report.warnings:
-        print(f"ridgefill: {warning}", file=sys.stderr)
+        auto = Auto(max_loss=args.max_loss, tail=args.tail, documents=args.docs)
+        choice = choose(args.model, train, held, args.output, settings, choices, auto, args.resume)
+        if not args.json:
+            print_choice(choice, auto)
+        outputs, reports = {choice.split: args.output}, {choice.split: choice.report}
+    if args.json:
+        objects = [as_json(reports[split], outputs[split]) for split in outputs]
+        print(json.dumps(objects[0] if len(objects) == 1 else objects, indent=1))
+    for split, output in outputs.items():
+        if not args.json:
+            print_report(reports[split])
+            print(output)
+        for warning in reports[split].warnings:
+            print(f"ridgefill: {warning}", file=sys.stderr)
     return 0
+
+
+def names(output: Path, splits: tuple[int, ...]) -> dict[int, Path]:
+    """split -> file: the output itself for one split, else with -S<split> before its suffix."""
+    if len(splits) == 1:
+        return {splits[0]: output}
+    return {split: output.with_name(f"{output.stem}-S{split}{output.suffix}") for split in splits}

@@ -44,20 +44,24 @@ class HeldRows:
         return int((~good).sum())
 
     def piece(self, index: int, begin: int) -> F32:
-        """Up to STEP rows of the source (index 0) or target index - 1, from row `begin`."""
+        """Up to STEP rows of x (index 0) or ys[index - 1], from row `begin`."""
         path, width = self.files[index]
         count = min(STEP, self.rows - begin)
         with open(path, "rb") as file:
             file.seek(begin * width * 4)
             return np.fromfile(file, np.float32, count * width).reshape(count, width)
 
-    def scores(self, target: int, maps: Sequence[tuple[F32, F32]]) -> list[Score]:
-        """One score per map (W [n_out, n_in], b [n_out]) on one target."""
+    def view(self, source: int, targets: Sequence[int]) -> HeldView:
+        """The rows as one fit sees them; the numbers count (x, *ys) from 0."""
+        return HeldView(self, source, tuple(targets))
+
+    def scores(self, source: int, target: int, maps: Sequence[tuple[F32, F32]]) -> list[Score]:
+        """One score per map (W [n_out, n_in], b [n_out]) from one tensor to another; both count (x, *ys) from 0."""
         cosine, residual = np.zeros(len(maps)), np.zeros(len(maps))
-        total: F64 = np.zeros(self.files[target + 1][1])
+        total: F64 = np.zeros(self.files[target][1])
         squares = 0.0
         for begin in range(0, self.rows, STEP):
-            x, y = self.piece(0, begin), self.piece(target + 1, begin)
+            x, y = self.piece(source, begin), self.piece(target, begin)
             total += y.sum(axis=0, dtype=np.float64)
             squares += float(np.square(y, dtype=np.float64).sum())
             for i, (weight, bias) in enumerate(maps):
@@ -67,6 +71,23 @@ class HeldRows:
         variance = squares - float(total @ total) / max(1, self.rows)
         r2 = 1 - residual / variance if variance > 0 else np.zeros(len(maps))
         return [Score(float(c) / max(1, self.rows), float(r)) for c, r in zip(cosine, r2, strict=True)]
+
+
+@dataclass(frozen=True)
+class HeldView:
+    """Held-out rows of one source and its targets."""
+
+    stored: HeldRows
+    source: int
+    targets: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.stored.rows
+
+    def scores(self, target: int, maps: Sequence[tuple[F32, F32]]) -> list[Score]:
+        """One score per map on target number `target` of this view."""
+        return self.stored.scores(self.source, self.targets[target], maps)
 
 
 def row_cosines(a: F32, b: F32) -> F64:

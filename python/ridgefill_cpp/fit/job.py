@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..errors import RidgefillError
 from ..progress import Progress
-from .held import HeldRows
+from .held import HeldRows, HeldView
 from .ridge import RidgeSums
 from .texts import Document
 
@@ -68,23 +68,45 @@ class Window:
 
 
 @dataclass
+class SplitFit:
+    """One split's share of the pass: which of (x, *ys) it reads and predicts, and its sums per kind of window."""
+
+    split: int
+    source: int
+    targets: tuple[int, ...]
+    layers: tuple[int, ...]
+    sums: dict[str, RidgeSums]
+
+    def add(self, kind: str, tensors: Sequence[F32]) -> None:
+        self.sums[kind].add(tensors[self.source], [tensors[i] for i in self.targets])
+
+
+@dataclass
 class Result:
+    split: int
+    layers: tuple[int, ...]
     sums: RidgeSums  # of both kinds, mixed
-    held: HeldRows
+    held: HeldView
     n_rows: dict[str, int]  # per kind
     dropped: int
 
 
 class Job:
-    """Accumulates sums of the train windows, then keeps held-out rows. `identity` guards the work folder."""
+    """Accumulates sums of the train windows, then keeps held-out rows. `identity` guards the work folder.
 
-    def __init__(self, rows: Rows, settings: Settings, folder: Path, identity: dict[str, Any]) -> None:
+    Further splits share the pass when the target is layer_input: the input of layer s is then the source of split s.
+    """
+
+    def __init__(
+        self, rows: Rows, settings: Settings, folder: Path, identity: dict[str, Any], more_splits: Sequence[int] = ()
+    ) -> None:
         self.rows = rows
         self.settings = settings
         self.folder = folder
         self.kinds = ("raw", "chat") if settings.chat_share > 0 else ("raw",)
-        self.identity = {**asdict(settings), "layers": list(rows.layers), **identity}
-        self.sums = {kind: RidgeSums(rows.n_in, rows.widths) for kind in self.kinds}
+        self.fits = [self._fit(split) for split in (settings.split, *more_splits)]
+        more = {"more_splits": list(more_splits)} if more_splits else {}
+        self.identity = {**asdict(settings), "layers": list(rows.layers), **more, **identity}
         self.next = {"train": 0, "held": 0}
         self.held_dropped = 0
         self._saved = time.monotonic()
@@ -92,7 +114,20 @@ class Job:
         rows_held = self._restore()
         self.held = HeldRows(folder, rows.n_in, rows.widths, rows_held)
 
+    def _fit(self, split: int) -> SplitFit:
+        widths = (self.rows.n_in, *self.rows.widths)
+        source = 0 if split == self.settings.split else self.rows.layers.index(split) + 1
+        targets = tuple(i for i, layer in enumerate(self.rows.layers, 1) if split < layer or source == 0)
+        layers = tuple(self.rows.layers[i - 1] for i in targets)
+        sums = {kind: RidgeSums(widths[source], [widths[i] for i in targets]) for kind in self.kinds}
+        return SplitFit(split, source, targets, layers, sums)
+
     def run(self, train: Sequence[Document], held: Sequence[Document], progress: bool = False) -> Result:
+        """The result of the first split."""
+        return self.run_all(train, held, progress)[0]
+
+    def run_all(self, train: Sequence[Document], held: Sequence[Document], progress: bool = False) -> list[Result]:
+        """One result per split, in order."""
         settings = self.settings
         train_windows = self.windows(train)
         random.Random(settings.seed).shuffle(train_windows)
@@ -101,14 +136,14 @@ class Job:
         total = sum(self.count(w) for w in train_windows)
         with Progress("capture", total, "rows", progress) as bar:
             for index, window in enumerate(train_windows):
-                if index < self.next["train"]:
-                    bar.add(self.count(window))
-                    continue
-                x, ys = self.rows.run(window.ids)
-                used = self.used(window, settings.stride)
-                self.sums[window.kind].add(x[used], [y[used] for y in ys])
-                self.next["train"] = index + 1
-                self._checkpoint()
+                if index >= self.next["train"]:
+                    used = self.used(window, settings.stride)
+                    x, ys = self.rows.run(window.ids)
+                    tensors = [tensor[used] for tensor in (x, *ys)]
+                    for fit in self.fits:
+                        fit.add(window.kind, tensors)
+                    self.next["train"] = index + 1
+                    self._checkpoint()
                 bar.add(self.count(window))
         stride = max(1, -(-sum(self.count(w) for w in held_windows) * settings.stride // settings.held_rows))
         with Progress("held out", len(held_windows), "windows", progress) as bar:
@@ -121,7 +156,7 @@ class Job:
                     self._checkpoint()
                 bar.add(1)
         self._checkpoint(now=True)
-        return self._result()
+        return [self._result(fit) for fit in self.fits]
 
     def windows(self, documents: Sequence[Document]) -> list[Window]:
         """Every document cut into windows of at most `context` rows, once per kind; short rests are dropped."""
@@ -169,14 +204,16 @@ class Job:
                 break
         return kept
 
-    def _result(self) -> Result:
-        mixed = RidgeSums(self.rows.n_in, self.rows.widths)
-        counts = {kind: sums.n_rows for kind, sums in self.sums.items()}
-        mixed.absorb(self.sums["raw"])
+    def _result(self, fit: SplitFit) -> Result:
+        raw = fit.sums["raw"]
+        mixed = RidgeSums(raw.n_in, raw.widths)
+        counts = {kind: sums.n_rows for kind, sums in fit.sums.items()}
+        mixed.absorb(raw)
         if counts.get("chat"):
             share = self.settings.chat_share
-            mixed.absorb(self.sums["chat"], share * counts["raw"] / ((1 - share) * counts["chat"]))
-        return Result(mixed, self.held, counts, mixed.n_dropped + self.held_dropped)
+            mixed.absorb(fit.sums["chat"], share * counts["raw"] / ((1 - share) * counts["chat"]))
+        held = self.held.view(fit.source, fit.targets)
+        return Result(fit.split, fit.layers, mixed, held, counts, mixed.n_dropped + self.held_dropped)
 
     # the work folder
 
@@ -189,13 +226,14 @@ class Job:
             args.write_text(json.dumps(self.identity, indent=1) + "\n")
         if not state.is_file():
             return 0
-        n_targets = len(self.rows.widths)
         try:
             with np.load(state, allow_pickle=False) as file:
                 arrays = dict(file)
-            for kind in self.kinds:
-                own = {name[len(kind) + 1 :]: array for name, array in arrays.items() if name.startswith(kind + ".")}
-                self.sums[kind] = RidgeSums.restored(own, n_targets)
+            for fit in self.fits:
+                for kind in self.kinds:
+                    prefix = f"{fit.split}.{kind}."
+                    own = {n.removeprefix(prefix): array for n, array in arrays.items() if n.startswith(prefix)}
+                    fit.sums[kind] = RidgeSums.restored(own, len(fit.targets))
             self.next["train"], self.next["held"], self.held_dropped, held = (int(n) for n in arrays["job"])
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             hint = "remove the folder to start again"
@@ -219,7 +257,10 @@ class Job:
         if not now and begin - self._saved < max(CHECKPOINT_EVERY, CHECKPOINT_COST * self._save_cost):
             return
         arrays: dict[str, npt.NDArray[Any]] = {
-            f"{kind}.{name}": array for kind, sums in self.sums.items() for name, array in sums.state().items()
+            f"{fit.split}.{kind}.{name}": array
+            for fit in self.fits
+            for kind, sums in fit.sums.items()
+            for name, array in sums.state().items()
         }
         arrays["job"] = np.array([self.next["train"], self.next["held"], self.held_dropped, self.held.rows], np.int64)
         temporary = self.folder / "fit.npz.part"

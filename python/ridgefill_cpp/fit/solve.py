@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import encode, int8
 from ..progress import Progress
-from .held import HeldRows, Score
+from .held import HeldView, Score
 from .ridge import RidgeSums
 
 LAMBDAS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -34,7 +34,7 @@ class Solution:
 
 def solve(
     sums: RidgeSums,
-    held: HeldRows,
+    held: HeldView,
     layers: Sequence[int],
     lambdas: Sequence[float],
     encoding: str = "i8",
