@@ -39,7 +39,7 @@ class Control:
         self.ctx = ctx
         self.projector = projector
         self.defaults = params
-        self.all_outputs = False  # every row's output is visible to the user, so every row is exact
+        self.exact_because = ""  # why every row is exact whatever the mode: its outputs are visible, or a LoRA is on
         self._call = Call()
         self._new_prompt = False
 
@@ -111,7 +111,7 @@ class Control:
             return n_match
         params = self.params()
         cold = _capi.llama_ridgefill_plan_for(self.ctx, 0, n_prompt, ctypes.byref(params))
-        if self.all_outputs or cold.reason != _capi.REASON_NONE:
+        if self.exact_because or cold.reason != _capi.REASON_NONE:
             params.mode = _capi.MODE_OFF  # it would run exact on its own, so it reuses exact rows only
         filled = _capi.llama_ridgefill_filled(self.ctx, _SEQ)
         return int(_capi.llama_ridgefill_reusable(filled, params, n_match, n_prompt))
@@ -140,7 +140,7 @@ class Control:
         return _capi.llama_ridgefill_prompt(self.ctx, _SEQ, n_past, n_past + n_tokens, ctypes.byref(params))
 
     def _may_use_filled(self) -> bool:
-        return self.active and not self.all_outputs and self.params().mode == _capi.MODE_SPEED
+        return self.active and not self.exact_because and self.params().mode == _capi.MODE_SPEED
 
     # marks
 
@@ -188,9 +188,7 @@ class Control:
         ours = self.projector.identity if self.projector is not None else None
         if identity == ours and self._may_use_filled():
             return begin, end
-        here = f"mode {mode_name(self.params().mode)!r}" if self.active else "no side file"
-        if self.all_outputs:
-            here = "every row's output visible (logits_all or embedding)"
+        here = self.exact_because or f"mode {mode_name(self.params().mode)!r}" if self.active else "no side file"
         message = (
             f"state: found rows {begin}..{end - 1} filled by projector {_short(identity)}, "
             f"allowed here: exact rows, or mode 'speed' with projector {_short(ours)} (this object: {here})"

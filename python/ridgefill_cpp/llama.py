@@ -2,7 +2,8 @@
 
 Everything of the base class works as there. What this file adds: the side file's life, the announcement of prompts,
 which cached rows may be reused, and marks on saved states. Rows whose output a user can see are never filled: with
-`logits_all`, a draft model (which implies it) or `embedding`, every row runs exactly.
+`logits_all`, a draft model (which implies it) or `embedding`, every row runs exactly; so it does under a LoRA, which
+the maps do not know.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class Llama(_BaseLlama):
         control = self._control
         with control.during(control.merged(ridgefill_mode, ridgefill_tail)):
             plan = control.before_eval(self.n_tokens, len(tokens)) if control.active else None
-            if plan is None or plan.reason != _capi.REASON_NONE or control.all_outputs:
+            if plan is None or plan.reason != _capi.REASON_NONE or control.exact_because:
                 super().eval(tokens)
             else:
                 self._eval_planned(tokens, plan)
@@ -200,7 +201,10 @@ class Llama(_BaseLlama):
             warnings.warn(f"ridgefill: serving exactly: {error}", RuntimeWarning, stacklevel=3)
             return
         self._control = Control(context.ctx, projector, params)
-        self._control.all_outputs = bool(self._logits_all or self.context_params.embeddings)
+        if self._logits_all or self.context_params.embeddings:
+            self._control.exact_because = "every row's output is visible: logits_all, a draft model or embedding"
+        elif self._lora_adapter is not None:
+            self._control.exact_because = "a LoRA, which the maps were not fitted with"
 
     def _forget_unusable(self, prompt: list[int], reset: bool) -> None:
         """Shortens the cached prefix to what the running call may reuse, before the base class matches it."""
