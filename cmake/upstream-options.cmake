@@ -27,6 +27,7 @@ ridgefill_default(LLAMA_OPENSSL ${OPENSSL_FOUND} "HTTPS in the server")
 # lies in, and recompile after each of our commits.
 ridgefill_pin(commit LLAMA_BUILD_COMMIT)
 set(LLAMA_BUILD_NUMBER 0)
+set(GIT_EXECUTABLE "${CMAKE_COMMAND}" -E true)
 set(ENV{GIT_CEILING_DIRECTORIES} "${CMAKE_BINARY_DIR}/upstream")
 
 # Programs and libraries find each other in the build tree (all in bin/) and in the wheel (bin/ and lib/).

@@ -18,8 +18,9 @@ from . import patch as patches
 from .base import PATCHES, SERIES, Pin, UpstreamError, sha256, write_if_changed
 from .source import Source, find
 
-# The sdist lacks it, and ggml's CMakeLists.txt configures it.
-MISSING = {"llama.cpp/ggml/ggml.pc.in": b""}
+# What the sdist lacks: ggml's CMakeLists.txt configures the first, and without the second upstream warns at every
+# configure that it cannot read its commit from git (PIN gives it).
+MISSING = {"llama.cpp/ggml/ggml.pc.in": b"", "llama.cpp/.git/index": b""}
 
 
 class Tree:
@@ -184,7 +185,8 @@ def prepare(build: Path, pin: Pin, given: str | None, series: list[patches.Patch
     tree.fetch(find(pin, given))
     written, edited = tree.apply(series, force)
     if written:
-        print(f"-- upstream: patched {len(written)} files: {', '.join(written)}", flush=True)
+        names = ", ".join(written) if len(written) <= 5 else f"{len(written)} files"
+        print(f"-- upstream: patched {names}", flush=True)
     for name in edited:
         print(
             f"-- upstream: {name} was edited in place and is kept as it is; export it, or drop the edit with: "
