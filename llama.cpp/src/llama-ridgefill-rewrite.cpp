@@ -58,6 +58,27 @@ void mark_needed(const redirected_view & view, ggml_tensor * root, tensor_set & 
     }
 }
 
+// The first target among root's ancestors, or nullptr. seen: ancestors of earlier roots, which had none.
+const ggml_tensor * find_target_above(const ggml_tensor * root, const tensor_map & targets, tensor_set & seen) {
+    std::vector<const ggml_tensor *> stack = { root };
+    while (!stack.empty()) {
+        const ggml_tensor * t = stack.back();
+        stack.pop_back();
+        if (targets.count(t)) {
+            return t;
+        }
+        if (!seen.insert(t).second) {
+            continue;
+        }
+        for (const ggml_tensor * s : t->src) {
+            if (s) {
+                stack.push_back(s);
+            }
+        }
+    }
+    return nullptr;
+}
+
 // Which source does t view? Ops differ in the slot (a view has it in src[0], set_rows in src[2]).
 int viewed_source(const ggml_tensor * t) {
     for (int i = 0; i < GGML_MAX_SRC; ++i) {
@@ -96,6 +117,10 @@ bool ridgefill_rewrite(
             reason = std::string("shape or type of the replacement differs from ") + r.target->name;
             return false;
         }
+        if (storage_of(r.target)->buffer) {
+            reason = std::string(r.target->name) + " lies in memory allocated before the graph";
+            return false;
+        }
         view.to[r.target] = r.replacement;
     }
 
@@ -113,6 +138,13 @@ bool ridgefill_rewrite(
         for (const auto & r : redirects) {
             if (uses[r.target] == 0) {
                 reason = std::string("no use of ") + r.target->name;
+                return false;
+            }
+        }
+        tensor_set seen;
+        for (const auto & r : redirects) {
+            if (const ggml_tensor * t = find_target_above(r.replacement, view.to, seen)) {
+                reason = std::string("the replacement of ") + r.target->name + " depends on " + t->name;
                 return false;
             }
         }
@@ -138,38 +170,46 @@ bool ridgefill_rewrite(
     }
 
     {
-        tensor_set storage;
+        tensor_set storage; // memory that is read
         for (const ggml_tensor * n : needed) {
             storage.insert(storage_of(n));
         }
+        tensor_set replaced; // memory of the targets so far: their readers will read the replacements'
         for (const ggml_tensor * n : nodes) {
             const bool in_place = n->view_src && !is_pure_view(n) && !n->view_src->buffer;
-            if (in_place && !needed.count(n) && storage.count(n->view_src)) {
+            if (in_place && !needed.count(n) && (storage.count(n->view_src) || replaced.count(n->view_src))) {
                 reason = std::string("in-place op ") + n->name + " would be dropped but its memory is read";
                 return false;
+            }
+            if (view.to.count(n)) {
+                replaced.insert(storage_of(n));
             }
         }
     }
 
     // rewrite
+    std::vector<int> slot(nodes.size(), -1); // before any view moves: a view of a view names its source's old storage
+    for (size_t i = 0; i < nodes.size(); ++i) {
+        if (nodes[i]->view_src && !nodes[i]->view_src->buffer) {
+            slot[i] = viewed_source(nodes[i]);
+        }
+    }
     std::unordered_map<const ggml_tensor *, size_t> offs_old; // of targets and re-rooted views
     for (const auto & r : redirects) {
         offs_old[r.target] = r.target->view_offs;
     }
-    for (ggml_tensor * n : nodes) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+        ggml_tensor * n = nodes[i];
         if (!needed.count(n)) {
             continue;
         }
-        if (n->view_src && !n->view_src->buffer) {
-            const int i = viewed_source(n);
-            if (i >= 0 && offs_old.count(n->src[i])) {
-                offs_old[n] = n->view_offs;
-                reroot(n, offs_old[n->src[i]], view.src(n, i));
-                stats.n_reroots++;
-            }
+        if (slot[i] >= 0 && offs_old.count(n->src[slot[i]])) {
+            offs_old[n] = n->view_offs;
+            reroot(n, offs_old[n->src[slot[i]]], view.src(n, slot[i]));
+            stats.n_reroots++;
         }
-        for (int i = 0; i < GGML_MAX_SRC; ++i) {
-            n->src[i] = view.src(n, i);
+        for (int j = 0; j < GGML_MAX_SRC; ++j) {
+            n->src[j] = view.src(n, j);
         }
     }
 

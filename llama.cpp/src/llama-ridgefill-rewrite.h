@@ -10,7 +10,7 @@
 
 struct ridgefill_redirect {
     ggml_tensor * target;      // a node of the graph
-    ggml_tensor * replacement; // not in the graph yet; same shape and type; must not depend on target
+    ggml_tensor * replacement; // not in the graph yet; same shape and type
 };
 
 struct ridgefill_rewrite_stats {
@@ -23,8 +23,9 @@ struct ridgefill_rewrite_stats {
 
 // Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots.
 //
-// requires: each target has a use, no target survives, no in-place op that would be dropped writes to memory of a kept
-//           node. Otherwise returns false with a reason and leaves the graph untouched.
+// requires: each target is a compute tensor with a use, no replacement depends on a target, no target survives, no in-place
+//           op that would be dropped writes to memory of a kept node or a target. Otherwise returns false with a reason and
+//           leaves the graph untouched.
 // ensures:  kept nodes stay in their original order; a replacement stands just before its first use; input leafs stay
 //           (their data is set from outside); ridgefill_rewrite_verify holds.
 //
