@@ -16,12 +16,55 @@ namespace {
 
 // sha256 over the token texts, ids ascending, each followed by a zero byte (docs/format.md)
 std::string tokenizer_sha256(const llama_vocab & vocab) {
+    if (vocab.get_type() == LLAMA_VOCAB_TYPE_NONE) {
+        return ""; // no texts, nothing to compare
+    }
     std::string all;
     for (uint32_t id = 0; id < vocab.n_tokens(); ++id) {
         all += vocab.token_get_text((llama_token) id);
         all += '\0';
     }
     return hash_sha256_hex(all.data(), all.size());
+}
+
+// What a fingerprint says of one of the model's tensors; "none" when there is no such tensor.
+std::string fingerprint_of(const llama_model & model, const std::string & name, bool anchor) {
+    const ggml_tensor * t = model.get_tensor(name.c_str());
+    if (!t || (anchor && t->type != GGML_TYPE_F32)) {
+        return "none";
+    }
+    if (!anchor) {
+        return ggml_type_name(t->type);
+    }
+    std::vector<uint8_t> data(ggml_nbytes(t));
+    ggml_backend_tensor_get(t, data.data(), 0, data.size());
+    return hash_sha256_hex(data.data(), data.size());
+}
+
+// One warning when the model's norms (or encodings) are not those that the maps were made with; the file still loads.
+void check_fingerprints(const llama_model & model, ridgefill_sidefile & file, bool anchor) {
+    const std::vector<std::string> & entries = anchor ? file.anchors : file.encodings;
+    size_t n_other = 0;
+    std::string first;
+    for (const std::string & entry : entries) {
+        const size_t blank = entry.rfind(' ');
+        if (blank == std::string::npos) {
+            continue;
+        }
+        const std::string name = entry.substr(0, blank), want = entry.substr(blank + 1);
+        const std::string found = fingerprint_of(model, name, anchor);
+        const bool same = std::equal(want.begin(), want.end(), found.begin(), found.end(),
+                [](char a, char b) { return tolower((unsigned char) a) == tolower((unsigned char) b); });
+        if (!same && n_other++ == 0) {
+            first = ridgefill_quoted(name) + ": " + ridgefill_quoted(want.substr(0, 20)) + " in the file, " +
+                ridgefill_quoted(found.substr(0, 20)) + " in the model";
+        }
+    }
+    if (n_other > 0) {
+        file.warnings.push_back(std::string(anchor ? "base-anchors" : "base-encodings") + ": " + file.path + ": " +
+                std::to_string(n_other) + " of " + std::to_string(entries.size()) +
+                (anchor ? " norms differ, first " : " tensor encodings differ, first ") + first);
+    }
 }
 
 // Does the device run the op on these maps? Asked with a batch of rows as a bulk ubatch has them.
@@ -152,11 +195,16 @@ ridgefill_base ridgefill_base_of(const llama_model & model) {
     base.source_width     = hparams.n_embd * n_streams;
     base.target_width     = hparams.n_embd;
     base.tokenizer_sha256 = tokenizer_sha256(model.vocab);
+    for (uint32_t il = 0; il < base.n_layer; ++il) {
+        base.layer_kinds += hparams.is_recr(il) ? 'r' : 'a';
+    }
     return base;
 }
 
 llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, const std::string & path) {
-    const ridgefill_sidefile file = ridgefill_sidefile_read(path, ridgefill_base_of(model));
+    ridgefill_sidefile file = ridgefill_sidefile_read(path, ridgefill_base_of(model));
+    check_fingerprints(model, file, true);
+    check_fingerprints(model, file, false);
     for (const std::string & w : file.warnings) {
         LLAMA_LOG_WARN("%s: %s\n", __func__, w.c_str());
     }

@@ -1,13 +1,10 @@
 #include "llama-ridgefill-sidefile.h"
 
-#include "ggml-cpp.h"
-#include "gguf.h"
 extern "C" {
 #include "hash/sha256/sha256.h"
 }
 
-#include <cctype>
-#include <cinttypes>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -17,199 +14,145 @@ extern "C" {
 
 namespace {
 
-constexpr uint64_t MAX_KEYS    = 1024;
-constexpr uint64_t MAX_TENSORS = 4096;
-constexpr uint64_t MAX_HEADER  = 64u << 20;
-constexpr uint64_t MAX_LAYERS  = 512;
-constexpr uint64_t MAX_WIDTH   = 1u << 20;
+constexpr uint64_t MAX_LAYERS = 512;
+constexpr uint64_t MAX_WIDTH  = 1u << 20;
+constexpr uint64_t WIDTH_STEP = 32;
+
+const char * const SCORE        = "ridgefill.score";
+const char * const FINAL_WEIGHT = "ridgefill.final.weight";
+const char * const FINAL_BIAS   = "ridgefill.final.bias";
+const char * const HEAD_ORDER   = "ridgefill.state.head_order";
 
 using file_ptr = std::unique_ptr<FILE, int (*)(FILE *)>;
+using value    = ridgefill_gguf_value;
+using shape    = std::vector<uint64_t>;
 
 file_ptr open_file(const std::string & path) {
     return file_ptr(fopen(path.c_str(), "rb"), fclose);
 }
 
-// Names come from the file: keep control characters out of logs.
-std::string printable(const std::string & s) {
-    std::string res;
-    for (const char c : s.substr(0, 80)) {
-        res += std::isprint((unsigned char) c) ? c : '?';
+std::string shape_text(const shape & ne) {
+    std::string res = "[";
+    for (const uint64_t n : ne) {
+        res += (res.size() > 1 ? ", " : "") + std::to_string(n);
     }
-    return res;
+    return res + "]";
 }
 
-std::string quoted(const std::string & s) {
-    return "'" + printable(s) + "'";
-}
-
-// gguf.cpp reports defects only through ggml's log; collects the last line while it parses.
-class gguf_log {
-public:
-    gguf_log() {
-        ggml_log_get(&old_fn, &old_data);
-        ggml_log_set([](ggml_log_level level, const char * text, void * self) {
-            if (level == GGML_LOG_LEVEL_ERROR && ((gguf_log *) self)->first.empty()) {
-                ((gguf_log *) self)->first = text;
-            }
-        }, this);
-    }
-    ~gguf_log() { ggml_log_set(old_fn, old_data); }
-
-    // without the function's name and the line break
-    std::string text() const {
-        std::string res = first.substr(0, first.find('\n'));
-        const size_t colon = res.find(": ");
-        return colon == std::string::npos ? res : res.substr(colon + 2);
-    }
-
-private:
-    ggml_log_callback old_fn   = nullptr;
-    void *            old_data = nullptr;
-    std::string       first;
+// Keys that nobody needs here, but whose kind is given.
+const struct { const char * key; value::kind_t kind; } OPTIONAL_KEYS[] = {
+    { "general.name",               value::STRING },
+    { "general.author",             value::STRING },
+    { "general.license",            value::STRING },
+    { "general.doi",                value::STRING },
+    { "ridgefill.fit.rows",         value::INT    },
+    { "ridgefill.fit.head",         value::INT    },
+    { "ridgefill.fit.layers",       value::INTS   },
+    { "ridgefill.fit.lambda",       value::FLOATS },
+    { "ridgefill.fit.cosine",       value::FLOATS },
+    { "ridgefill.fit.r2",           value::FLOATS },
+    { "ridgefill.fit.condition",    value::FLOATS },
+    { "ridgefill.fit.text_sha256",  value::STRING },
+    { "ridgefill.fit.context",      value::INT    },
+    { "ridgefill.fit.stride",       value::INT    },
+    { "ridgefill.fit.prior",        value::STRING },
+    { "ridgefill.fit.held_rows",    value::INT    },
+    { "ridgefill.fit.dropped_rows", value::INT    },
+    { "ridgefill.fit.chat_share",   value::FLOAT  },
+    { "ridgefill.base.anchors",     value::STRINGS },
+    { "ridgefill.base.encodings",   value::STRINGS },
+    { HEAD_ORDER,                   value::STRING },
+    { "ridgefill.manifest",         value::STRING },
 };
+
+// "blk.<L>.ridgefill.<part>", L without leading zeros
+bool parse_name(const std::string & name, uint32_t & il, std::string & part) {
+    unsigned l = 0;
+    char rest[64] = {};
+    if (sscanf(name.c_str(), "blk.%6u.ridgefill.%63s", &l, rest) != 2 ||
+            name != "blk." + std::to_string(l) + ".ridgefill." + rest) {
+        return false;
+    }
+    il   = l;
+    part = rest;
+    return true;
+}
 
 class reader {
 public:
-    reader(const std::string & path, const ridgefill_base & base) : base(base) {
+    reader(const std::string & path, const ridgefill_base & base) : base(base), gguf(ridgefill_gguf_read(path)) {
         res.path = path;
-        open();
     }
 
     ridgefill_sidefile read() {
         read_keys();
+        for (const auto & k : OPTIONAL_KEYS) {
+            find(k.key, k.kind);
+        }
         read_tensors();
+        if (const value * v = find("ridgefill.base.anchors", value::STRINGS)) {
+            res.anchors = v->texts;
+        }
+        if (const value * v = find("ridgefill.base.encodings", value::STRINGS)) {
+            res.encodings = v->texts;
+        }
+        const value * name = find("general.name", value::STRING);
+        res.name = name && !name->text.empty() ? printable(name->text) : std::filesystem::path(res.path).filename().string();
         return std::move(res);
     }
 
 private:
     const ridgefill_base & base;
+    const ridgefill_gguf   gguf;
     ridgefill_sidefile     res;
-    gguf_context_ptr       gguf;
-    uint64_t               file_size = 0;
-
-    [[noreturn]] void fail(const char * code, const std::string & text) const {
-        throw ridgefill_sidefile_error(code, res.path, text);
-    }
+    uint32_t               n_vocab = 0; // 0: the file does not say
 
     [[noreturn]] void fail(const char * code, const std::string & what, const std::string & found, const std::string & allowed) const {
-        fail(code, what + ": found " + found + ", allowed " + allowed);
+        throw ridgefill_sidefile_error(code, res.path, what + ": found " + found + ", allowed " + allowed);
     }
 
-    void open() {
-        std::error_code ec;
-        if (!std::filesystem::is_regular_file(res.path, ec)) {
-            fail("no-file", "not a regular file that can be read");
-        }
-        file_size = std::filesystem::file_size(res.path, ec);
-        const file_ptr f = open_file(res.path);
-        if (!f || ec) {
-            fail("no-file", "cannot be opened for reading");
-        }
-
-        // limits first, so that a small file cannot make the parser allocate much
-        struct { char magic[4]; uint32_t version; int64_t n_tensors; int64_t n_kv; } head = {};
-        static_assert(sizeof(head) == 24, "GGUF header");
-        const size_t n_read = fread(&head, 1, sizeof(head), f.get());
-        if (n_read < 4 || memcmp(head.magic, "GGUF", 4) != 0) {
-            fail("not-gguf", "magic", quoted(std::string(head.magic, n_read < 4 ? n_read : 4)), "'GGUF'");
-        }
-        if (n_read < sizeof(head)) {
-            fail("truncated", "header", std::to_string(file_size) + " bytes", "at least 24 bytes");
-        }
-        if (head.version != 3) {
-            fail("not-gguf", "GGUF version", std::to_string(head.version), "3");
-        }
-        if (head.n_kv < 0 || (uint64_t) head.n_kv > MAX_KEYS) {
-            fail("header", "number of keys", std::to_string(head.n_kv), "0 .. " + std::to_string(MAX_KEYS));
-        }
-        if (head.n_tensors < 0 || (uint64_t) head.n_tensors > MAX_TENSORS) {
-            fail("header", "number of tensors", std::to_string(head.n_tensors), "0 .. " + std::to_string(MAX_TENSORS));
-        }
-        rewind(f.get());
-        parse(f.get());
+    static std::string printable(const std::string & s) {
+        const std::string q = ridgefill_quoted(s);
+        return q.substr(1, q.size() - 2);
     }
 
-    void parse(FILE * f) {
-        gguf_log log;
-        gguf.reset(gguf_init_from_file_ptr(f, { /*.no_alloc =*/ true, /*.ctx =*/ nullptr }));
-        if (!gguf) {
-            const std::string text = printable(log.text());
-            const char * code =
-                text.find("duplicate tensor name") != std::string::npos ? "layer-twice" :
-                text.find("failed to read")        != std::string::npos ||
-                text.find("remaining file size")   != std::string::npos ? "truncated"   : "header";
-            fail(code, "GGUF header: " + text);
+    //
+    // keys
+    //
+
+    const value * find(const char * key, value::kind_t kind) const {
+        const auto it = gguf.keys.find(key);
+        if (it == gguf.keys.end()) {
+            return nullptr;
         }
-        const uint64_t align = gguf_get_alignment(gguf.get());
-        if (align < 8 || align > 65536) {
-            fail("header", "general.alignment", std::to_string(align), "a power of two from 8 to 65536");
+        if (it->second.kind != kind) {
+            fail("key-type", key, ridgefill_gguf_kind_name(it->second.kind), ridgefill_gguf_kind_name(kind));
         }
-        if (gguf_get_data_offset(gguf.get()) > MAX_HEADER) {
-            fail("header", "header size", std::to_string(gguf_get_data_offset(gguf.get())), "at most 64 MiB");
+        return &it->second;
+    }
+
+    const value & get(const char * key, value::kind_t kind) const {
+        if (const value * v = find(key, kind)) {
+            return *v;
+        }
+        fail("key-missing", key, "no such key", std::string("a key of kind ") + ridgefill_gguf_kind_name(kind));
+    }
+
+    void check_range(const char * code, const char * key, int64_t v, uint64_t lo, uint64_t hi, uint64_t step) const {
+        if (v < (int64_t) lo || v > (int64_t) hi || v % (int64_t) step != 0) {
+            fail(code, key, std::to_string(v), std::to_string(lo) + " .. " + std::to_string(hi) +
+                    (step > 1 ? ", a multiple of " + std::to_string(step) : ""));
         }
     }
 
-    bool has_key(const char * key) const { return gguf_find_key(gguf.get(), key) >= 0; }
-
-    int64_t key_id(const char * key) const {
-        const int64_t id = gguf_find_key(gguf.get(), key);
-        if (id < 0) {
-            fail("key-missing", std::string(key) + ": absent, required");
-        }
-        return id;
-    }
-
-    std::string get_str(const char * key) const {
-        const int64_t id = key_id(key);
-        if (gguf_get_kv_type(gguf.get(), id) != GGUF_TYPE_STRING) {
-            fail("key-type", key, gguf_type_name(gguf_get_kv_type(gguf.get(), id)), "str");
-        }
-        return gguf_get_val_str(gguf.get(), id);
-    }
-
-    int64_t get_int(const char * key) const {
-        const int64_t id = key_id(key);
-        const gguf_type type = gguf_get_kv_type(gguf.get(), id);
-        switch (type) {
-            case GGUF_TYPE_UINT8:  return gguf_get_val_u8 (gguf.get(), id);
-            case GGUF_TYPE_INT8:   return gguf_get_val_i8 (gguf.get(), id);
-            case GGUF_TYPE_UINT16: return gguf_get_val_u16(gguf.get(), id);
-            case GGUF_TYPE_INT16:  return gguf_get_val_i16(gguf.get(), id);
-            case GGUF_TYPE_UINT32: return gguf_get_val_u32(gguf.get(), id);
-            case GGUF_TYPE_INT32:  return gguf_get_val_i32(gguf.get(), id);
-            case GGUF_TYPE_INT64:  return gguf_get_val_i64(gguf.get(), id);
-            case GGUF_TYPE_UINT64: {
-                const uint64_t v = gguf_get_val_u64(gguf.get(), id);
-                return v > INT64_MAX ? INT64_MAX : (int64_t) v; // out of every range below
-            }
-            default: fail("key-type", key, gguf_type_name(type), "an integer");
-        }
-    }
-
-    uint32_t get_int(const char * key, const char * code, uint64_t lo, uint64_t hi) const {
-        const int64_t v = get_int(key);
-        if (v < (int64_t) lo || v > (int64_t) hi) {
-            fail(code, key, std::to_string(v), std::to_string(lo) + " .. " + std::to_string(hi));
-        }
+    uint32_t get_int(const char * code, const char * key, uint64_t lo, uint64_t hi, uint64_t step = 1) const {
+        const int64_t v = get(key, value::INT).number;
+        check_range(code, key, v, lo, hi, step);
         return (uint32_t) v;
     }
 
-    uint32_t get_width(const char * key, const char * code) const {
-        const uint32_t v = get_int(key, code, 32, MAX_WIDTH);
-        if (v % 32 != 0) {
-            fail(code, key, std::to_string(v), "a multiple of 32");
-        }
-        return v;
-    }
-
-    void must_equal(const char * code, const char * key, uint64_t found, uint64_t want) const {
-        if (want != 0 && found != want) {
-            fail(code, key, std::to_string(found), std::to_string(want) + " (the model's)");
-        }
-    }
-
-    std::string get_word(const char * key, const char * code, const std::vector<const char *> & allowed) const {
-        const std::string v = get_str(key);
+    std::string get_word(const char * code, const char * key, const std::vector<const char *> & allowed) const {
+        const std::string & v = get(key, value::STRING).text;
         std::string list;
         for (const char * a : allowed) {
             if (v == a) {
@@ -217,160 +160,189 @@ private:
             }
             list += (list.empty() ? "" : ", ") + std::string(a);
         }
-        fail(code, key, quoted(v), list);
+        fail(code, key, ridgefill_quoted(v), list);
+    }
+
+    void must_equal(const char * code, const char * key, uint64_t found, uint64_t want) const {
+        if (found != 0 && want != 0 && found != want) {
+            fail(code, key, std::to_string(found), std::to_string(want) + " (the model's)");
+        }
     }
 
     void read_keys() {
-        if (!has_key("general.architecture") || get_str("general.architecture") != "ridgefill") {
-            const std::string found = has_key("general.architecture") ? quoted(get_str("general.architecture")) : "nothing";
-            fail("not-ridgefill", "general.architecture", found, "'ridgefill'");
+        const auto arch = gguf.keys.find("general.architecture");
+        if (arch == gguf.keys.end() || arch->second.kind != value::STRING || arch->second.text != "ridgefill") {
+            fail("not-ridgefill", "general.architecture",
+                    arch == gguf.keys.end() ? "no such key" : ridgefill_quoted(arch->second.text), "'ridgefill'");
         }
-        if (get_int("ridgefill.version") != 1) {
-            fail("version", "ridgefill.version", std::to_string(get_int("ridgefill.version")), "1");
-        }
-        res.encoding = get_word("ridgefill.encoding", "encoding", { "i8", "q8_0", "bf16" });
-        res.target   = get_word("ridgefill.target", "target", { "layer_input", "block_input" });
-        get_int("ridgefill.group_size", "group-size", ridgefill_sidefile::group_size, ridgefill_sidefile::group_size);
+        get_int("version", "ridgefill.version", 1, 1);
+        res.encoding = get_word("encoding", "ridgefill.encoding", { "i8", "q8_0", "bf16" });
+        res.target   = get_word("target", "ridgefill.target", { "layer_input", "block_input" });
+        get_int("group-size", "ridgefill.group_size", ridgefill_sidefile::group_size, ridgefill_sidefile::group_size);
 
-        const std::string arch = get_str("ridgefill.base.architecture");
-        if (!base.arch.empty() && arch != base.arch) {
-            fail("base-architecture", "ridgefill.base.architecture", quoted(arch), quoted(base.arch) + " (the model's)");
-        }
-        res.n_layer = get_int("ridgefill.base.block_count", "base-layers", 2, MAX_LAYERS);
-        must_equal("base-layers", "ridgefill.base.block_count", res.n_layer, base.n_layer);
-        const uint32_t n_embd = get_width("ridgefill.base.embedding_length", "base-width");
-        must_equal("base-width", "ridgefill.base.embedding_length", n_embd, base.n_embd);
-        must_equal("base-vocab", "ridgefill.base.vocab_size", get_int("ridgefill.base.vocab_size", "base-vocab", 1, INT32_MAX), base.n_vocab);
-        read_tokenizer();
+        const uint32_t n_embd = read_base();
 
-        res.split = get_int("ridgefill.split", "split-range", 1, res.n_layer - 1);
-        res.n_in  = get_width("ridgefill.source_width", "source-width");
+        res.split = get_int("split-range", "ridgefill.split", 1, res.n_layer - 1);
+        res.n_in  = get_int("source-width", "ridgefill.source_width", WIDTH_STEP, MAX_WIDTH, WIDTH_STEP);
         if (res.n_in % n_embd != 0) {
-            fail("source-width", "ridgefill.source_width", std::to_string(res.n_in), "a multiple of " + std::to_string(n_embd));
+            fail("source-width", "ridgefill.source_width", std::to_string(res.n_in), "a multiple of embedding_length " + std::to_string(n_embd));
         }
         must_equal("source-width", "ridgefill.source_width", res.n_in, base.source_width);
-        res.n_out = get_width("ridgefill.target_width", "target-width");
+        res.n_out = get_int("target-width", "ridgefill.target_width", WIDTH_STEP, MAX_WIDTH, WIDTH_STEP);
         must_equal("target-width", "ridgefill.target_width", res.n_out, base.target_width);
-
-        res.name = has_key("general.name") ? printable(get_str("general.name"))
-                                           : std::filesystem::path(res.path).filename().string();
-        if (!base.name.empty() && has_key("ridgefill.base.name") && get_str("ridgefill.base.name") != base.name) {
-            res.warnings.push_back("base-name: " + res.path + ": fitted for " + quoted(get_str("ridgefill.base.name")) +
-                    ", the model is " + quoted(base.name));
-        }
     }
 
-    void read_tokenizer() {
-        const char * key = "ridgefill.base.tokenizer_sha256";
-        if (!has_key(key)) {
-            res.warnings.push_back("tokenizer-unchecked: " + res.path + ": no " + key + ", cannot compare the tokenizer");
-            return;
+    // What the file says of its model; returns n_embd.
+    uint32_t read_base() {
+        const std::string & arch = get("ridgefill.base.architecture", value::STRING).text;
+        res.n_layer = get_int("base-layers", "ridgefill.base.block_count", 2, MAX_LAYERS);
+        const uint32_t n_embd = get_int("base-width", "ridgefill.base.embedding_length", WIDTH_STEP, MAX_WIDTH, WIDTH_STEP);
+        if (find("ridgefill.base.vocab_size", value::INT)) {
+            n_vocab = get_int("base-vocab", "ridgefill.base.vocab_size", 1, 1u << 31);
         }
-        const std::string sha = get_str(key);
-        if (sha.size() != 64 || sha.find_first_not_of("0123456789abcdef") != std::string::npos) {
-            fail("tokenizer", key, quoted(sha), "64 hex digits");
+        const value * name = find("ridgefill.base.name", value::STRING);
+        const value * sha  = find("ridgefill.base.tokenizer_sha256", value::STRING);
+        const value * kinds = find("ridgefill.base.layer_kinds", value::STRING);
+
+        if (!base.arch.empty() && arch != base.arch) {
+            fail("base-architecture", "ridgefill.base.architecture", ridgefill_quoted(arch), ridgefill_quoted(base.arch) + " (the model's)");
         }
-        if (!base.tokenizer_sha256.empty() && sha != base.tokenizer_sha256) {
-            fail("tokenizer", key, sha.substr(0, 12) + "...", base.tokenizer_sha256.substr(0, 12) + "... (the model's)");
+        must_equal("base-layers", "ridgefill.base.block_count", res.n_layer, base.n_layer);
+        must_equal("base-width", "ridgefill.base.embedding_length", n_embd, base.n_embd);
+        if (kinds && !base.layer_kinds.empty() && kinds->text != base.layer_kinds) {
+            fail("layer-kinds", "ridgefill.base.layer_kinds", ridgefill_quoted(kinds->text), ridgefill_quoted(base.layer_kinds) + " (the model's)");
         }
+        must_equal("base-vocab", "ridgefill.base.vocab_size", n_vocab, base.n_vocab);
+        if (sha && !base.tokenizer_sha256.empty() && sha->text != base.tokenizer_sha256) {
+            fail("tokenizer", "ridgefill.base.tokenizer_sha256", ridgefill_quoted(sha->text.substr(0, 12)),
+                    ridgefill_quoted(base.tokenizer_sha256.substr(0, 12)) + " (the model's; first 12 digits)");
+        }
+        if (sha && (sha->text.size() != 64 || sha->text.find_first_not_of("0123456789abcdef") != std::string::npos)) {
+            fail("tokenizer", "ridgefill.base.tokenizer_sha256", ridgefill_quoted(sha->text), "64 hex digits");
+        }
+
+        if (name && !name->text.empty() && !base.name.empty() && name->text != base.name) {
+            warn("base-name", "made for " + ridgefill_quoted(name->text) + ", the model is " + ridgefill_quoted(base.name));
+        }
+        if (!sha) {
+            warn("tokenizer-unchecked", "the file has no tokenizer hash");
+        }
+        if (n_vocab == 0) {
+            warn("vocab-unchecked", "the file has no vocabulary size");
+        }
+        return n_embd;
     }
 
-    // "blk.<L>.ridgefill.<part>", L without leading zeros
-    bool parse_name(const std::string & name, int64_t & il, std::string & part) const {
-        int n = 0;
-        long l = -1;
-        char rest[GGML_MAX_NAME] = {};
-        if (sscanf(name.c_str(), "blk.%ld.ridgefill.%63s%n", &l, rest, &n) != 2 || (size_t) n != name.size()) {
-            return false;
-        }
-        if (name != "blk." + std::to_string(l) + ".ridgefill." + rest) {
-            return false;
-        }
-        il   = l;
-        part = rest;
-        return true;
+    void warn(const char * code, const std::string & text) {
+        res.warnings.push_back(std::string(code) + ": " + res.path + ": " + text);
+    }
+
+    //
+    // tensors
+    //
+
+    std::vector<std::string> parts() const {
+        return res.encoding == "i8" ? std::vector<std::string> { "codes", "scale", "bias" } : std::vector<std::string> { "weight", "bias" };
     }
 
     void read_tensors() {
-        const bool i8 = res.encoding == "i8";
-        std::map<uint32_t, std::set<std::string>> seen;
-        std::map<uint64_t, uint64_t> spans; // offset -> end
+        const std::vector<std::string> all = parts();
+        std::map<uint32_t, std::set<std::string>> found; // by layer: parts of the map, and "state"
+        std::set<std::string> names;
 
-        for (int64_t id = 0; id < gguf_get_n_tensors(gguf.get()); ++id) {
-            const std::string name = gguf_get_tensor_name(gguf.get(), id);
-            int64_t il = 0;
+        for (const auto & t : gguf.tensors) {
+            uint32_t il = 0;
             std::string part;
-            const bool known = parse_name(name, il, part) &&
-                (part == "bias" || (i8 ? part == "codes" || part == "scale" : part == "weight"));
-            if (!known) {
-                fail("tensor-unknown", "tensor " + quoted(name) + " is not in the table of docs/format.md for encoding " + res.encoding);
-            }
-            if (il < (int64_t) res.split || il >= (int64_t) res.n_layer) {
-                fail("layer-range", name + ": layer", std::to_string(il), std::to_string(res.split) + " .. " + std::to_string(res.n_layer - 1));
-            }
-            seen[(uint32_t) il].insert(part);
-
-            const ridgefill_tensor_span span = check_tensor(id, name, part);
-            spans[span.offset] = span.offset + span.size;
-            ridgefill_layer_spans & layer = res.layers[(uint32_t) il];
-            (part == "bias" ? layer.bias : part == "scale" ? layer.scale : layer.weight) = span;
-        }
-
-        for (uint32_t il = res.split; il < res.n_layer; ++il) {
-            const size_t n_parts = seen.count(il) ? seen[il].size() : 0;
-            if (n_parts == 0 && il > res.split) {
-                fail("layer-missing", "no map of layer " + std::to_string(il) + ", required " +
-                        std::to_string(res.split + 1) + " .. " + std::to_string(res.n_layer - 1));
-            }
-            if (n_parts != 0 && n_parts != (i8 ? 3u : 2u)) {
-                fail("tensor-missing", "layer " + std::to_string(il) + ": found " + std::to_string(n_parts) +
-                        " tensors, allowed " + (i8 ? "codes, scale and bias" : "weight and bias"));
+            if (parse_name(t.name, il, part) && (part == "state" || std::count(all.begin(), all.end(), part))) {
+                found[il].insert(part);
+            } else if (t.name != SCORE && t.name != FINAL_WEIGHT && t.name != FINAL_BIAS) {
+                fail("tensor-unknown", t.name, "the name", "names of encoding " + res.encoding + ", see docs/format.md");
             }
         }
-        res.layers.erase(res.split); // exact at run time: its input is the source itself
-
-        uint64_t end = 0;
-        for (const auto & [from, to] : spans) {
-            if (from < end) {
-                fail("tensor-span", "two tensors overlap at byte " + std::to_string(from));
+        for (const auto & [il, list] : found) {
+            if (il < res.split || il >= res.n_layer) {
+                fail("layer-range", "blk." + std::to_string(il) + ".ridgefill." + *list.begin(), std::to_string(il),
+                        std::to_string(res.split) + " .. " + std::to_string(res.n_layer - 1));
             }
-            end = to;
+        }
+        for (const auto & t : gguf.tensors) {
+            if (!names.insert(t.name).second) {
+                fail("layer-twice", t.name, "the name twice", "each tensor once");
+            }
+        }
+        check_complete(all, found);
+        if (names.count(FINAL_WEIGHT) != names.count(FINAL_BIAS)) {
+            fail("tensor-missing", "ridgefill.final", "one of weight, bias", "both or none");
+        }
+        check_shapes();
+    }
+
+    void check_complete(const std::vector<std::string> & all, std::map<uint32_t, std::set<std::string>> & found) const {
+        for (auto & [il, list] : found) {
+            list.erase("state");
+        }
+        for (uint32_t il = res.split + 1; il < res.n_layer; ++il) {
+            if (found[il].empty()) {
+                fail("layer-missing", "blk." + std::to_string(il), "no map", "maps of layers " + std::to_string(res.split + 1) + " .. " +
+                        std::to_string(res.n_layer - 1));
+            }
+        }
+        for (const auto & [il, list] : found) {
+            for (const std::string & part : all) {
+                if (!list.empty() && !list.count(part)) {
+                    fail("tensor-missing", "blk." + std::to_string(il) + ".ridgefill." + part, "no such tensor", "every tensor of a map");
+                }
+            }
         }
     }
 
-    ridgefill_tensor_span check_tensor(int64_t id, const std::string & name, const std::string & part) const {
-        const ggml_type type = gguf_get_tensor_type(gguf.get(), id);
-        const ggml_type want =
-            part == "bias"  ? GGML_TYPE_F32  :
-            part == "scale" ? GGML_TYPE_BF16 :
-            part == "codes" ? GGML_TYPE_I8   : res.encoding == "q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_BF16;
-        if (type != want) {
-            fail("tensor-type", name, ggml_type_name(type), ggml_type_name(want));
-        }
-
-        int64_t ne[GGML_MAX_DIMS] = { res.n_in, res.n_out, 1, 1 };
-        if (part == "bias")  { ne[0] = res.n_out; ne[1] = 1; }
-        if (part == "scale") { ne[0] = res.n_groups(); }
-        const int64_t * found = gguf_get_tensor_ne(gguf.get(), id);
-        for (int d = 0; d < GGML_MAX_DIMS; ++d) {
-            if (found[d] != ne[d]) {
-                fail("tensor-shape", name, shape(found), shape(ne));
+    void check_shapes() {
+        shape state; // all states have one shape
+        for (const auto & t : gguf.tensors) {
+            uint32_t il = 0;
+            std::string part;
+            if (!parse_name(t.name, il, part)) {
+                if (t.name == SCORE) {
+                    check(t, GGML_TYPE_F32, n_vocab == 0 && t.ne.size() == 1 ? t.ne : shape { n_vocab });
+                } else if (t.name == FINAL_WEIGHT) {
+                    check(t, GGML_TYPE_BF16, { res.n_in, res.n_in });
+                } else {
+                    check(t, GGML_TYPE_F32, { res.n_in });
+                }
+                continue;
             }
+            if (part == "state") {
+                state = state.empty() ? t.ne : state;
+                check(t, GGML_TYPE_F32, state);
+                if (t.ne.size() != 3) {
+                    fail("tensor-shape", t.name, shape_text(t.ne), "[K, V, H]");
+                }
+                get_word("state-order", HEAD_ORDER, { "grouped", "tiled" });
+                continue;
+            }
+            const ggml_type weight = res.encoding == "i8" ? GGML_TYPE_I8 : res.encoding == "q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_BF16;
+            if (part == "bias") {
+                check(t, GGML_TYPE_F32, { res.n_out });
+            } else if (part == "scale") {
+                check(t, GGML_TYPE_BF16, { res.n_groups(), res.n_out });
+            } else {
+                check(t, weight, { res.n_in, res.n_out });
+            }
+            if (il == res.split) {
+                continue; // exact at run time: its input is the source itself
+            }
+            ridgefill_layer_spans & layer = res.layers[il];
+            (part == "bias" ? layer.bias : part == "scale" ? layer.scale : layer.weight) = { (ggml_type) t.type, t.offset, t.size };
         }
-
-        ridgefill_tensor_span span;
-        span.type   = type;
-        span.offset = gguf_get_data_offset(gguf.get()) + gguf_get_tensor_offset(gguf.get(), id);
-        span.size   = ggml_row_size(type, ne[0]) * (uint64_t) ne[1];
-        if (span.offset > file_size || span.size > file_size - span.offset) {
-            fail("truncated", name, "a file of " + std::to_string(file_size) + " bytes",
-                    "at least " + std::to_string(span.offset + span.size));
-        }
-        return span;
     }
 
-    static std::string shape(const int64_t * ne) {
-        return "[" + std::to_string(ne[0]) + ", " + std::to_string(ne[1]) + ", " + std::to_string(ne[2]) + ", " + std::to_string(ne[3]) + "]";
+    void check(const ridgefill_gguf_tensor & t, ggml_type type, const shape & ne) const {
+        if (t.type != (uint32_t) type) {
+            fail("tensor-type", t.name, t.size > 0 ? ggml_type_name((ggml_type) t.type) : "type " + std::to_string(t.type), ggml_type_name(type));
+        }
+        if (t.ne != ne) {
+            fail("tensor-shape", t.name, shape_text(t.ne), shape_text(ne));
+        }
     }
 };
 
@@ -411,14 +383,14 @@ void ridgefill_sidefile_read_span(
         const ridgefill_sidefile & file, const ridgefill_tensor_span & span, const std::string & what, void * dst) {
     const file_ptr f = open_file(file.path);
     if (!f || fseeko(f.get(), (off_t) span.offset, SEEK_SET) != 0 || fread(dst, 1, span.size, f.get()) != span.size) {
-        throw ridgefill_sidefile_error("truncated", file.path, what + ": the file became shorter while it was read");
+        throw ridgefill_sidefile_error("truncated", file.path, what + ": found a file that became shorter, allowed one that stays");
     }
 
     const char * code = nullptr;
     int64_t bad = -1;
     switch (span.type) {
         case GGML_TYPE_F32:  code = "bias-value"; bad = find_bad_f32((const float *) dst, span.size / 4); break;
-        case GGML_TYPE_Q8_0: code = "scale-value"; bad = find_bad_q8_0((const uint8_t *) dst, span.size / ggml_type_size(GGML_TYPE_Q8_0)); break;
+        case GGML_TYPE_Q8_0: code = "weight-value"; bad = find_bad_q8_0((const uint8_t *) dst, span.size / ggml_type_size(GGML_TYPE_Q8_0)); break;
         case GGML_TYPE_BF16: {
             const bool scale = file.encoding == "i8";
             code = scale ? "scale-value" : "weight-value";
@@ -434,7 +406,7 @@ void ridgefill_sidefile_read_span(
     if (bad >= 0) {
         const char * allowed = span.type == GGML_TYPE_I8 ? "-127 .. 127" :
             strcmp(code, "scale-value") == 0 ? "finite and > 0" : "finite";
-        throw ridgefill_sidefile_error(code, file.path, what + ": value " + std::to_string(bad) + " is out of range, allowed " + allowed);
+        throw ridgefill_sidefile_error(code, file.path, what + ": found value " + std::to_string(bad) + " out of range, allowed " + allowed);
     }
 }
 

@@ -3,11 +3,12 @@
 // Reads a side file (docs/format.md) and checks it against the model it is meant for. Knows GGUF, no llama internals, so
 // that it can be fuzzed without a model. Nothing of the data section is allocated here: tensors are spans of the file.
 
+#include "llama-ridgefill-gguf.h"
+
 #include "ggml.h"
 
 #include <cstdint>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,7 @@ struct ridgefill_base {
     uint32_t    source_width = 0;
     uint32_t    target_width = 0;
     std::string tokenizer_sha256;
-};
-
-// what(): "<code>: <file>: <key or tensor>: found X, allowed Y"
-struct ridgefill_sidefile_error : std::runtime_error {
-    ridgefill_sidefile_error(const char * code, const std::string & file, const std::string & text)
-        : std::runtime_error(std::string(code) + ": " + file + ": " + text), code(code) {}
-    const char * code; // static storage, listed in docs/format.md
+    std::string layer_kinds; // one letter per layer: a (attention) or r (recurrent)
 };
 
 struct ridgefill_tensor_span {
@@ -51,7 +46,9 @@ struct ridgefill_sidefile {
     uint32_t    split    = 0;
     uint32_t    n_in     = 0;
     uint32_t    n_out    = 0;
-    std::vector<std::string> warnings; // "<code>: ...", the file loads
+    std::vector<std::string> anchors;   // "<tensor> <sha256>" of norms around the split
+    std::vector<std::string> encodings; // "<tensor> <type>" of late weights
+    std::vector<std::string> warnings;  // "<code>: ...", the file loads
 
     std::map<uint32_t, ridgefill_layer_spans> layers; // S+1 .. n_layer-1
 
