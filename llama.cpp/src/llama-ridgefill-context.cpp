@@ -120,11 +120,15 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
         ggml_backend_sched_synchronize(sched);
         for (size_t i = 0; i < outcome.captured.size(); ++i) {
             ggml_tensor * t = outcome.captured[i];
+            const size_t width = (size_t) (ggml_nelements(t) / ubatch.n_tokens);
             auto & rows = capture.rows[i];
-            const size_t n_old = rows.size();
-            rows.resize(n_old + ggml_nelements(t));
-            capture.width[i] = (int32_t) (ggml_nelements(t) / ubatch.n_tokens);
-            ggml_backend_tensor_get(t, rows.data() + n_old, 0, ggml_nbytes(t));
+            capture.width[i] = (int32_t) width;
+            // a split by sequences takes the batch's rows in another order
+            for (uint32_t k = 0; k < ubatch.n_tokens; ++k) {
+                const size_t at = (size_t) ubatch.data->batch_idxs[k] * width;
+                rows.resize(std::max(rows.size(), at + width));
+                ggml_backend_tensor_get(t, rows.data() + at, k * width * sizeof(float), width * sizeof(float));
+            }
         }
         return;
     }

@@ -1,0 +1,52 @@
+#pragma once
+
+// A small llama with random weights, so that the core can be tested without a download. Head size 64: quantised caches
+// are rotated from there on.
+
+#include "llama-cpp.h"
+
+#include "ggml-backend.h"
+#include "gguf.h"
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace core {
+
+inline void fill_random(ggml_tensor * t, void * seed) {
+    std::mt19937 rng((uint32_t) (std::hash<std::string>()(t->name) ^ *(const uint32_t *) seed));
+    std::normal_distribution<float> dist;
+    // norms around one, matrices so that a layer changes its input about as much as its size
+    const bool norm = t->ne[1] == 1;
+    const float scale = norm ? 0.1f : 1.0f / std::sqrt((float) t->ne[0]);
+    std::vector<float> v((size_t) ggml_nelements(t));
+    for (float & x : v) {
+        x = (norm ? 1.0f : 0.0f) + scale * dist(rng);
+    }
+    ggml_backend_tensor_set(t, v.data(), 0, ggml_nbytes(t));
+}
+
+inline llama_model_ptr make_tiny_llama(uint32_t n_layer = 6, uint32_t seed = 1) {
+    gguf_context_ptr g{gguf_init_empty()};
+    const auto u32 = [&](const char * key, uint32_t v) {
+        gguf_set_val_u32(g.get(), (std::string("llama.") + key).c_str(), v);
+    };
+    gguf_set_val_str(g.get(), "general.architecture", "llama");
+    gguf_set_val_str(g.get(), "tokenizer.ggml.model", "no_vocab");
+    u32("vocab_size", 256);
+    u32("context_length", 1024);
+    u32("embedding_length", 128);
+    u32("block_count", n_layer);
+    u32("feed_forward_length", 192);
+    u32("attention.head_count", 2);
+    u32("attention.head_count_kv", 1);
+    u32("rope.dimension_count", 64);
+    gguf_set_val_f32(g.get(), "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    return llama_model_ptr(llama_model_init_from_user(g.get(), fill_random, &seed, llama_model_default_params()));
+}
+
+} // namespace core
