@@ -9,8 +9,6 @@ Uses the demo's model, projectors and held-out text, fitting them first if they 
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 from _demo import assets
 
@@ -26,14 +24,10 @@ def main(argv: list[str]) -> int:
     from ridgefill_cpp import cli
 
     model = assets.model()
-    documents = assets.texts()
-    files = assets.projectors(model, documents)
-    with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder) / "held-out.txt"
-        text.write_text("\n\n".join(document.text for document in documents.held), encoding="utf-8")
-        fixed = ["bench", "-m", str(model), "-p", str(files[split]), "-f", str(text)]
-        fixed += ["--lengths", "2048,4096,8000", "--tail", str(assets.TAIL), "--head", str(assets.HEAD)]
-        return cli.main([*fixed, "--json", str(assets.BUILD / "bench.json"), *argv])
+    files = assets.projectors(model, assets.texts())
+    fixed = ["bench", "-m", str(model), "-p", str(files[split]), "--json", str(assets.BUILD / "bench.json")]
+    fixed += ["--lengths", "2048,4096,8000", "--tail", str(assets.TAIL), "--head", str(assets.HEAD)]
+    return cli.main([*fixed, *argv])
 
 
 if __name__ == "__main__":

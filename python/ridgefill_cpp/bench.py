@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import RidgefillError, UsageError
-from .evaluate import read_texts
+from .fit.stdlib import stdlib_texts
+from .fit.texts import load_documents
 from .flops import Dims, dims_of, ratio_ideal
 
 
@@ -128,7 +129,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("-m", "--model", required=True, help="model GGUF")
     parser.add_argument("-p", "--projector", required=True, help="side file")
-    parser.add_argument("-f", "--files", nargs="+", default=None, help="prompt text (default: the standard library's)")
+    parser.add_argument(
+        *("-f", "--file"),
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="prompt (default: the standard library)",
+    )
     parser.add_argument("--lengths", default="2048,4096", help="prompt lengths in tokens (default 2048,4096)")
     parser.add_argument("--tail", type=int, default=512, help="rows at the end that run exactly (default 512)")
     parser.add_argument("--head", type=int, default=16, help="rows at the beginning that run exactly (default 16)")
@@ -153,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
     rows = bench(
         args.model,
         args.projector,
-        "\n\n".join(read_texts(args.files)) if args.files else default_text(),
+        "\n\n".join(document.text for document in load_documents(args.file)) if args.file else default_text(),
         lengths,
         tail=args.tail,
         head=args.head,
@@ -175,7 +183,5 @@ def say_progress(n_prompt: int, name: str, ms: float) -> None:
 
 
 def default_text() -> str:
-    """Prose that every Python has: the language reference of pydoc."""
-    from pydoc_data import topics
-
-    return "\n\n".join(topics.topics[name] for name in sorted(topics.topics))
+    """Prose that every Python has: what `ridgefill fit --stdlib` leaves out."""
+    return "\n\n".join(document.text for document in stdlib_texts()[1])

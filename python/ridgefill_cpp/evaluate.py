@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from .errors import RidgefillError, UsageError
+from .fit.stdlib import stdlib_texts
+from .fit.texts import load_documents
 
 MODES = ("fill", "identity", "dropped")
 
@@ -114,7 +116,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("-m", "--model", required=True, help="model GGUF")
     parser.add_argument("-p", "--projector", required=True, help="side file")
     parser.add_argument(
-        "-f", "--files", nargs="+", required=True, help="held-out texts, one document a file, or folders"
+        *("-f", "--file"), type=Path, nargs="+", default=[], metavar="TEXT", help="held-out texts, folders, or JSONL"
+    )
+    parser.add_argument(
+        "--stdlib", action="store_true", help="use the documents that `ridgefill fit --stdlib` left out"
     )
     parser.add_argument("--tokens", type=int, default=2560, help="tokens of a document (default 2560)")
     parser.add_argument("--tail", type=int, default=512, help="rows at the end that run exactly (default 512)")
@@ -138,10 +143,11 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{name}: found {value}, allowed {least} or more")
     if args.tokens <= args.tail + args.head:
         raise UsageError(f"--tokens: found {args.tokens}, allowed more than tail + head = {args.tail + args.head}")
+    texts = texts_of(args)
     report = tail_loss(
         args.model,
         {"": args.projector},
-        read_texts(args.files),
+        texts,
         tokens=args.tokens,
         tail=args.tail,
         head=args.head,
@@ -154,12 +160,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_texts(paths: Iterable[str | os.PathLike[str]]) -> Iterable[str]:
-    """The texts of the files; of a folder, its .txt and .md files by name."""
-    for path in map(Path, paths):
-        files = sorted(p for p in path.iterdir() if p.suffix in (".txt", ".md")) if path.is_dir() else [path]
-        for file in files:
-            yield file.read_text(encoding="utf-8", errors="replace")
+def texts_of(args: argparse.Namespace) -> list[str]:
+    """The documents that the command line names."""
+    if args.stdlib == bool(args.file):
+        found = "both -f and --stdlib" if args.stdlib else "neither -f nor --stdlib"
+        raise UsageError(f"text: found {found}, allowed one of them")
+    documents = stdlib_texts()[1] if args.stdlib else load_documents(args.file)
+    return [document.text for document in documents]
 
 
 def say_progress(n_done: int, exact: float, losses: Mapping[tuple[str, str], float]) -> None:

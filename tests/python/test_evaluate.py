@@ -69,6 +69,7 @@ def test_no_document_is_long_enough(smollm2, identity):
         (["--tail", "1"], "--tail: found 1, allowed 2 or more"),
         (["--tokens", "500"], "--tokens: found 500"),
         (["--docs", "-1"], "--docs: found -1"),
+        (["--stdlib"], "text: found both -f and --stdlib"),
     ],
 )
 def test_usage_errors_exit_2(smollm2, identity, tmp_path, capsys, extra, words):
