@@ -62,7 +62,7 @@ def convert(source_path: Path, output: Path, options: Options) -> list[str]:
 def make_header(source: Source, options: Options) -> tuple[Header, list[str]]:
     """The keys of the side file, and one warning per fact that is assumed or unchecked."""
     model = read_gguf(options.base, model=True) if options.base else None
-    exported = exported_keys(source)
+    exported = source.known or exported_keys(source)
     base, warnings = describe_base(source, model, options, exported)
     header = Header(
         base=base,
@@ -79,12 +79,14 @@ def make_header(source: Source, options: Options) -> tuple[Header, list[str]]:
         manifest=kept_manifest(source.manifest),
     )
     if exported:
-        kept = header.manifest if source.manifest["gguf"].get("manifest") is True else ""
+        kept = exported.manifest
+        if source.known is None:
+            kept = header.manifest if source.manifest["gguf"].get("manifest") is True else ""
         order = exported.head_order if source.states else ""
         if model is None:
             header = replace(header, anchors=exported.anchors, encodings=exported.encodings)
         header = replace(header, credit=exported.credit, fit=exported.fit, head_order=order, manifest=kept)
-    if not options.target and not source.manifest:
+    if not options.target and not source.manifest and not exported:
         warnings.append("target-assumed: block_input; the file does not say, --target layer_input is the other choice")
     return header, warnings
 
@@ -183,7 +185,7 @@ class Encoder:
             yield Tensor(SCORE, F32, source.scores["score"].shape, self._score)
         if source.has_final:
             yield Tensor(FINAL_WEIGHT, BF16, (source.n_in, source.n_in), source.final_weight)
-            yield Tensor(FINAL_BIAS, F32, (source.n_in,), lambda: [int8.bf16_to_f32(source.final_bias())])
+            yield Tensor(FINAL_BIAS, F32, (source.n_in,), lambda: [source.final_bias()])
 
     def _part(self, layer: int, part: str) -> Iterator[Buffer]:
         if layer != self._layer:
@@ -192,7 +194,7 @@ class Encoder:
         yield self._parts.pop(part)
 
     def _encode(self, layer: int) -> dict[str, npt.NDArray[Any]]:
-        bias = int8.bf16_to_f32(self.source.bias(layer))
+        bias = self.source.bias(layer)
         if not np.isfinite(bias).all():
             raise self.bad("bias-value", layer, "bias", "NaN or infinity", "finite numbers")
         try:
@@ -252,8 +254,8 @@ class Encoder:
 
     def _score(self) -> Iterator[Buffer]:
         tables = {name: entry.rows() for name, entry in self.source.scores.items()}
-        none, every = tables["score_none"], tables["score_all"]
-        if not (none == -np.inf).all() or every.any():
+        controls = [tables[name] for name in ("score_none", "score_all") if name in tables]
+        if controls and (not (controls[0] == -np.inf).all() or controls[1].any()):
             what = "other values in score_none or score_all"
             raise RidgefillError("score-value", self.source.path, "score", what, "-inf and 0 throughout")
         if not (tables["score"] < np.inf).all():
@@ -272,10 +274,12 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "convert",
         help="make a side file from a published projector",
-        description="Makes a GGUF side file from a published projector folder (ridgefill.json) or from one safetensors "
-        "file with layer.<L> tensors. Conversion of an int8 folder loses nothing.",
+        description="Makes a GGUF side file from a published projector folder (ridgefill.json), from one safetensors file "
+        "with layer.<L> tensors, or from another side file. Conversion of an int8 folder loses nothing.",
     )
-    parser.add_argument("source", type=Path, metavar="FOLDER|FILE", help="the projector")
+    parser.add_argument(
+        "source", type=Path, metavar="FOLDER|FILE", help="the projector: a folder, a safetensors file or a side file"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="side file to write")
     parser.add_argument("--base", type=Path, metavar="MODEL", help="the model's GGUF, to check against")
     parser.add_argument("--arch", default="", metavar="NAME", help="without --base: the model's general.architecture")

@@ -20,11 +20,12 @@ import numpy as np
 from . import int8
 from .errors import RidgefillError
 from .folder import FORMAT, MANIFEST, sha256_of
-from .int8 import BLOCK, GROUP, I8, Q8_0_BYTES, U16
+from .int8 import GROUP, U16
 from .layout import FINAL_BIAS, FINAL_WEIGHT, SCORE, Header, layer_tensor
 from .progress import Progress
 from .safetensors_io import NewTensor, write_safetensors
 from .sidefile import SideFile, header_keys, open_sidefile
+from .source_side import codes_of_q8_0
 
 METADATA_FORMAT = "ridgefill-projector-1"
 KEPT_APART = ("ridgefill.manifest",)
@@ -120,24 +121,6 @@ def _map_tensors(side: SideFile, layer: int, form: str, notes: list[str]) -> lis
     else:
         codes, scale = codes_of_q8_0(side, layer)
     return [_tensor(f"proj.{layer}.codes", "I8", codes), _tensor(f"proj.{layer}.scale", "BF16", scale), bias]
-
-
-def codes_of_q8_0(side: SideFile, layer: int) -> tuple[I8, U16]:
-    """Codes and bf16 scale of a Q8_0 map that was transcribed; refuses one that was quantised anew."""
-    name = layer_tensor(layer, "weight")
-    data = side.array(name)
-    blocks = data.reshape(len(data), -1, Q8_0_BYTES)
-    half = np.ascontiguousarray(blocks[:, :, :2]).view("<f2").astype(np.float32)[:, :, 0]
-    first = half[:, :: GROUP // BLOCK]
-    scale = int8.f32_to_bf16(first)
-    wanted = np.repeat(int8.bf16_to_f32(scale), GROUP // BLOCK, axis=1)[:, : half.shape[1]]
-    if not (wanted == half).all():
-        allowed = f"one bf16 scale per {GROUP} inputs"
-        raise RidgefillError("export-q8_0", side.path, name, "scales per 32 inputs", allowed)
-    codes = np.ascontiguousarray(blocks[:, :, 2:]).view(np.int8).reshape(len(data), -1)
-    if (codes == -128).any():
-        raise RidgefillError("code-value", side.path, name, -128, "-127 .. 127")
-    return codes, scale
 
 
 def _bf16_bias(side: SideFile, name: str, notes: list[str]) -> U16:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import encode, int8
+from . import encode
 from .errors import RidgefillError
 from .folder import sha256_of
 from .gguf_reader import read_gguf
@@ -77,7 +77,7 @@ def prove(side: SideFile, source: Source, progress: bool = False) -> int:
         equal += _same(side, SCORE, source.scores["score"].rows())
     if source.has_final:
         equal += _same(side, FINAL_WEIGHT, np.concatenate(list(source.final_weight())))
-        equal += _same(side, FINAL_BIAS, int8.bf16_to_f32(source.final_bias()))
+        equal += _same(side, FINAL_BIAS, source.final_bias())
     source.verified()
     if equal != len(side.gguf.tensors):
         raise RidgefillError("source-differs", side.path, "tensors", len(side.gguf.tensors), f"{equal}, as the source")
@@ -85,7 +85,7 @@ def prove(side: SideFile, source: Source, progress: bool = False) -> int:
 
 
 def expected_parts(source: Source, layer: int, encoding: str) -> dict[str, npt.NDArray[Any]]:
-    bias = int8.bf16_to_f32(source.bias(layer))
+    bias = source.bias(layer)
     if source.form == "i8":
         return encode.from_codes(*source.codes(layer), bias, encoding)
     return encode.from_bf16(source.weight(layer), bias, encoding)

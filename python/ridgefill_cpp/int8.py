@@ -59,7 +59,7 @@ def _quantize_rows(w: F32, codes: I8, scale: U16) -> None:
     n_rows, n_in = w.shape
     starts = np.arange(0, n_in, GROUP)
     amax = np.maximum.reduceat(np.abs(w), starts, axis=1)
-    bits = f32_to_bf16(amax / np.float32(127))
+    bits = f32_to_bf16(np.divide(amax, 127, dtype=np.float32))
     bits[bits == 0] = np.uint16(0x3F80)  # 1.0
     scale[:] = bits
     s = bf16_to_f32(bits)

@@ -11,18 +11,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import RidgefillError, clean
 from .folder import MANIFEST, read_folder
-from .int8 import I8, U16
-from .layout import Credit
+from .int8 import F32, I8, U16
+from .layout import Credit, Header
 from .safetensors_io import Entry, read_safetensors
 
 ROWS_PER_STEP = 512
+
+
+class Stored(Protocol):
+    """A tensor that is read when asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def rows(self) -> npt.NDArray[Any]: ...
+    def pieces(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Its bytes in order, each piece valid until the next."""
 
 
 @dataclass
@@ -38,8 +48,9 @@ class Source(ABC):
     n_out: int
     manifest: dict[str, Any] = field(default_factory=dict)
     credit: Credit = field(default_factory=Credit)
-    states: dict[int, Entry] = field(default_factory=dict)
-    scores: dict[str, Entry] = field(default_factory=dict)
+    states: dict[int, Stored] = field(default_factory=dict)
+    scores: dict[str, Stored] = field(default_factory=dict)
+    known: Header | None = None  # the keys, where the source has them
 
     def verified(self) -> None:
         """Waits until the files' hashes are known to be right; nothing may be kept of a source before."""
@@ -59,8 +70,8 @@ class Source(ABC):
         """bf16 bits [n_out, n_in]; form bf16 only."""
 
     @abstractmethod
-    def bias(self, layer: int) -> U16:
-        """bf16 bits [n_out]"""
+    def bias(self, layer: int) -> F32:
+        """float32 [n_out]"""
 
     @property
     @abstractmethod
@@ -71,19 +82,25 @@ class Source(ABC):
         """bf16 bits of the final map [n_in, n_in], some rows at a time."""
 
     @abstractmethod
-    def final_bias(self) -> U16: ...
+    def final_bias(self) -> F32: ...
 
 
 def open_source(path: str | os.PathLike[str], step: Callable[[int], object] = lambda n_bytes: None) -> Source:
-    """Reads a folder (int8 or bf16), whose hashes `verified` waits for, or a single safetensors file."""
+    """Reads a folder (int8 or bf16), whose hashes `verified` waits for, a safetensors file or a side file."""
+    from .sidefile import open_sidefile
     from .source_file import file_source
     from .source_folder import folder_source
+    from .source_side import side_source
 
     path = Path(path)
     if path.is_dir():
         return folder_source(read_folder(path, step))
     if path.name == MANIFEST:
         raise RidgefillError("no-file", path, "", "the manifest", "the folder that holds it", f"give {path.parent}")
+    if path.is_file():
+        with open(path, "rb") as file:
+            if file.read(4) == b"GGUF":
+                return side_source(open_sidefile(path))
     return file_source(read_safetensors(path))
 
 

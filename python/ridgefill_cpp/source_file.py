@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import RidgefillError
-from .int8 import I8, U16
+from .int8 import F32, I8, U16, bf16_to_f32
 from .layout import MAX_LAYERS, Credit
 from .safetensors_io import Entry, Safetensors
 from .source import Source, name_list, row_steps
@@ -30,8 +30,8 @@ class FileSource(Source):
     def weight(self, layer: int) -> U16:
         return np.ascontiguousarray(self.tensors[f"layer.{layer}"].rows()[:, :-1])
 
-    def bias(self, layer: int) -> U16:
-        return np.ascontiguousarray(self.tensors[f"layer.{layer}"].rows()[:, -1])
+    def bias(self, layer: int) -> F32:
+        return bf16_to_f32(self.tensors[f"layer.{layer}"].rows()[:, -1])
 
     @property
     def has_final(self) -> bool:
@@ -41,8 +41,8 @@ class FileSource(Source):
         for rows in row_steps(self.tensors["final"]):
             yield np.ascontiguousarray(rows[:, :-1])
 
-    def final_bias(self) -> U16:
-        return np.concatenate([rows[:, -1] for rows in row_steps(self.tensors["final"])])
+    def final_bias(self) -> F32:
+        return bf16_to_f32(np.concatenate([rows[:, -1] for rows in row_steps(self.tensors["final"])]))
 
 
 def file_source(file: Safetensors) -> FileSource:

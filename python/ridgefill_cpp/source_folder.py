@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from .errors import RidgefillError, clean
 from .folder import MANIFEST, Folder
-from .int8 import GROUP, I8, U16, n_groups
+from .int8 import F32, GROUP, I8, U16, bf16_to_f32, n_groups
 from .layout import MAX_LAYERS, MAX_WIDTH, Credit
 from .safetensors_io import Entry
-from .source import Source, name_list, row_steps
+from .source import Source, Stored, name_list, row_steps
 
 
 @dataclass
@@ -36,8 +36,8 @@ class FolderSource(Source):
     def weight(self, layer: int) -> U16:
         return self.tensors[f"proj.{layer}.weight"].rows()
 
-    def bias(self, layer: int) -> U16:
-        return self.tensors[f"proj.{layer}.bias"].rows()
+    def bias(self, layer: int) -> F32:
+        return bf16_to_f32(self.tensors[f"proj.{layer}.bias"].rows())
 
     @property
     def has_final(self) -> bool:
@@ -46,8 +46,8 @@ class FolderSource(Source):
     def final_weight(self) -> Iterator[U16]:
         yield from row_steps(self.tensors["final.weight"])
 
-    def final_bias(self) -> U16:
-        return self.tensors["final.bias"].rows()
+    def final_bias(self) -> F32:
+        return bf16_to_f32(self.tensors["final.bias"].rows())
 
 
 def folder_source(folder: Folder) -> FolderSource:
@@ -81,8 +81,8 @@ def _folder_source(folder: Folder) -> FolderSource:
         raise RidgefillError("manifest", at, "stream_width", n_in, f"a multiple of {GROUP}")
     expected = _expected(layers, n_in, n_out, form, tensors, "final" in manifest)
     _compare(folder.path, tensors, expected)
-    states = {int(name[3:]): entry for name, entry in tensors.items() if name.startswith("st.")}
-    scores = {name: entry for name, entry in tensors.items() if name.startswith("score")}
+    states: dict[int, Stored] = {int(name[3:]): entry for name, entry in tensors.items() if name.startswith("st.")}
+    scores: dict[str, Stored] = {name: entry for name, entry in tensors.items() if name.startswith("score")}
     return FolderSource(
         path=folder.path,
         form=form,

@@ -76,7 +76,7 @@ def test_single_file(tmp_path: Path) -> None:
     source = open_source(path)
     codes, scale = int8.quantize(source.weight(3))
     assert (side.weight(3) == int8.dequantize(codes, scale)).all()
-    assert (side.bias(3) == int8.bf16_to_f32(source.bias(3))).all()
+    assert (side.bias(3) == source.bias(3)).all()
     assert not convert(path, tmp_path / "p.gguf", Options("bf16", target="layer_input", base=model))
     assert open_sidefile(tmp_path / "p.gguf").header.target == "layer_input"
 
@@ -247,4 +247,23 @@ def test_file_refusals(tmp_path: Path) -> None:
     assert rewrite(new("layer.2", "BF16", np.full((64, 65), 0x7F80, np.uint16))) == "bias-value"
     for raw in (b"", b"<!DOCTYPE html><html>", b"GGUF" + bytes(60), b"\x10" + bytes(7) + b"{}"):
         path.write_bytes(raw)
-        assert refused(path, options).code in ("not-safetensors", "truncated")
+        assert refused(path, options).code in ("not-safetensors", "truncated", "not-gguf")
+
+
+def test_side_file_to_side_file(tmp_path: Path) -> None:
+    """i8 and q8_0 go over into each other without loss; --base adds the model's keys; bf16 rounds."""
+    model = toy_model(tmp_path / "m.gguf")
+    convert(toy_folder(tmp_path / "f"), tmp_path / "a.gguf", Options(base=model))
+    assert convert(tmp_path / "a.gguf", tmp_path / "q.gguf", Options("q8_0")) == []
+    convert(tmp_path / "q.gguf", tmp_path / "b.gguf", Options("i8"))
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+    assert [w.split(":")[0] for w in convert(tmp_path / "a.gguf", tmp_path / "c.gguf", Options("bf16"))] == [
+        "bf16-rounded"
+    ]
+    prove(open_sidefile(tmp_path / "q.gguf", base_of(model)), open_source(tmp_path / "a.gguf"))
+    convert(tmp_path / "f", tmp_path / "n.gguf", Options())
+    assert open_sidefile(tmp_path / "n.gguf").header.base.tokenizer_sha256 is None
+    convert(tmp_path / "n.gguf", tmp_path / "d.gguf", Options(base=model))
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "d.gguf").read_bytes()
+    other = toy_model(tmp_path / "o.gguf", qwen4exp__block_count=("u32", 5))
+    assert refused(tmp_path / "a.gguf", Options(base=other)).code == "base-layers"

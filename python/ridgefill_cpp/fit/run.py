@@ -39,6 +39,9 @@ class Choices:
     progress: bool = False
 
 
+DEFAULTS = Choices()
+
+
 @dataclass(frozen=True)
 class Fingerprints:
     """What the side file says of its model."""
@@ -62,7 +65,7 @@ def fit(
     held: list[Document],
     output: Path,
     settings: Settings,
-    choices: Choices = Choices(),
+    choices: Choices = DEFAULTS,
     work: Path | None = None,
 ) -> Report:
     """Captures, fits and writes one side file. `work`: a folder that keeps the sums and can be gone on with."""
@@ -75,7 +78,7 @@ def fit_splits(
     held: list[Document],
     outputs: Mapping[int, Path],
     settings: Settings,
-    choices: Choices = Choices(),
+    choices: Choices = DEFAULTS,
     work: Path | None = None,
 ) -> dict[int, Report]:
     """One side file per split of `outputs`; `settings.split` does not count. One pass over the text for layer_input,
