@@ -2,6 +2,7 @@
 // files cut at every byte, and random mutations. Whatever comes in, the answer is a map or one named error.
 //
 // usage: test-sidefile [n_mutations]
+//        test-sidefile --codes      reads paths from stdin, prints the code of each ("ok" when it loads)
 
 #include "check.h"
 #include "sidefile/toy-file.h"
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <random>
 #include <set>
 #include <sstream>
@@ -557,6 +559,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
 }
 #else
 int main(int argc, char ** argv) {
+    if (argc > 1 && std::string(argv[1]) == "--codes") {
+        for (std::string path; std::getline(std::cin, path);) {
+            try {
+                read_all(path, ridgefill_base());
+                printf("ok\n");
+            } catch (const ridgefill_sidefile_error & e) {
+                printf("%s\n", e.code);
+            }
+        }
+        return 0;
+    }
     test_good();
     test_not_gguf();
     test_header();
