@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from ridgefill_cpp.fit.correction import Applied, ChunkEnd, CorrectionFit, grouped, tiled, tiled_index
+from ridgefill_cpp.fit.correction import (
+    Applied,
+    ChunkEnd,
+    CorrectionFit,
+    grouped,
+    tiled,
+    tiled_index,
+    write_correction,
+)
+from ridgefill_cpp.gguf_types import BF16
+from ridgefill_cpp.gguf_types import F32 as GGML_F32
+from ridgefill_cpp.gguf_writer import Tensor
+from ridgefill_cpp.layout import Base, Header
+from ridgefill_cpp.sidefile import open_sidefile, write_sidefile
 
 H, V, K = 6, 4, 5
 
@@ -109,3 +124,19 @@ def test_rho() -> None:
     assert np.allclose(state[:, 0, 0], 0.5 * sequence.rho, atol=1e-6)
     sequence.apply(state, np.ones_like(state), alpha=0.5)
     assert np.allclose(sequence.scale, 0.5)
+
+
+def test_into_a_side_file(tmp_path: Path) -> None:
+    fit, _ = fitted()
+    zero = np.zeros((64, 64), np.uint16)
+    header = Header(Base("qwen35", 26, 64), 24, 64, 64, "block_input", "bf16", (25,))
+    tensors = [Tensor("blk.25.ridgefill.weight", BF16, (64, 64), lambda: [zero])]
+    tensors.append(Tensor("blk.25.ridgefill.bias", GGML_F32, (64,), lambda: [np.zeros(64, np.float32)]))
+    write_sidefile(tmp_path / "a.gguf", header, tensors)
+    constant = fit.layers[24].constant
+    write_correction(open_sidefile(tmp_path / "a.gguf"), tmp_path / "b.gguf", {24: constant, 25: constant}, "tiled")
+    side = open_sidefile(tmp_path / "b.gguf")
+    assert side.states == (24, 25) and side.header.head_order == "tiled"
+    assert (side.array("blk.24.ridgefill.state") == constant).all()
+    write_correction(side, tmp_path / "c.gguf", {24: constant, 25: constant}, "tiled")
+    assert (tmp_path / "b.gguf").read_bytes() == (tmp_path / "c.gguf").read_bytes()

@@ -6,10 +6,19 @@ float64. Published states have their heads grouped by key head, llama.cpp has th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from ..gguf_types import F32 as GGML_F32
+from ..gguf_writer import Tensor
+from ..layout import layer_tensor
+from ..rewrite import write_copy
+from ..sidefile import SideFile, checked_header
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -153,3 +162,15 @@ class Applied:
         used = scale != 0
         state[used] += scale[used, None, None] * constant[used]
         self.scale = scale
+
+
+def write_correction(
+    side: SideFile, output: Path, constants: Mapping[int, F32], order: str, force: bool = False
+) -> None:
+    """A copy of a side file with the constant of each recurrent late layer; `order` of the heads: tiled or grouped."""
+    header = replace(side.header, head_order=order)
+    tensors = []
+    for layer, constant in sorted(constants.items()):
+        data = np.ascontiguousarray(constant, dtype=np.float32)
+        tensors.append(Tensor(layer_tensor(layer, "state"), GGML_F32, data.shape[::-1], partial(list, [data])))
+    write_copy(side, output, checked_header(output, header), tensors, force)

@@ -39,46 +39,26 @@ class RidgeSums:
 
     def add(self, x: F32, ys: Sequence[F32], weight: float = 1.0) -> None:
         """Adds rows x [rows, n_in] and ys[i] [rows, widths[i]], all with one weight."""
+        if not all(np.isfinite(part.sum(dtype=np.float64)) for part in (x, *ys)):
+            good = np.isfinite(x).all(axis=1)
+            for y in ys:
+                good &= np.isfinite(y).all(axis=1)
+            self.n_dropped += int((~good).sum())
+            x, ys = x[good], [y[good] for y in ys]
         if not len(x):
             return
-        if self._add(x, ys, weight):
-            return
-        good = np.isfinite(x).all(axis=1)
-        for y in ys:
-            good &= np.isfinite(y).all(axis=1)
-        self.n_dropped += int((~good).sum())
-        if good.any():
-            self._add(x[good], [y[good] for y in ys], weight)
-
-    def _add(self, x32: F32, ys: Sequence[F32], weight: float) -> bool:
-        """Adds all rows, or none and returns False when some value is not finite (seen from the products)."""
-        x = x32.astype(np.float64)
-        x0 = x.mean(axis=0) if self.x0 is None else self.x0
-        if not np.isfinite(x0).all():
-            return False
-        x -= x0
-        sxx = x.T @ x
-        if not np.isfinite(sxx).all():
-            return False
-        y0s, sys, sxys = list(self.y0), [], []
-        for i, y32 in enumerate(ys):
-            y = y32.astype(np.float64)
-            if len(y0s) == i:
-                y0s.append(y.mean(axis=0))
-            y -= y0s[i]
-            sys.append(y.sum(axis=0))
-            if not np.isfinite(sys[-1]).all():
-                return False
-            sxys.append(x.T @ y)
-        self.x0, self.y0 = x0, y0s
+        if self.x0 is None:
+            self.x0 = x.mean(axis=0, dtype=np.float64)
+            self.y0 = [y.mean(axis=0, dtype=np.float64) for y in ys]
+        dx = x - self.x0
         self.n_rows += len(x)
         self.weight += weight * len(x)
-        self.sx += weight * x.sum(axis=0)
-        self.sxx += weight * sxx
-        for i in range(len(ys)):
-            self.sy[i] += weight * sys[i]
-            self.sxy[i] += weight * sxys[i]
-        return True
+        self.sx += weight * dx.sum(axis=0)
+        self.sxx += weight * (dx.T @ dx)
+        for i, y in enumerate(ys):
+            dy = y - self.y0[i]
+            self.sy[i] += weight * dy.sum(axis=0)
+            self.sxy[i] += weight * (dx.T @ dy)
 
     def absorb(self, other: RidgeSums, weight: float = 1.0) -> None:
         """Adds the rows of `other`, their weights multiplied by `weight`."""
