@@ -1,2 +1,4 @@
 #include "ridgefill-kernel.h"
-const ridgefill_kernels * ridgefill_kernels_neon() { return nullptr; }
+const ridgefill_kernels * ridgefill_kernels_neon() {
+    return nullptr;
+}

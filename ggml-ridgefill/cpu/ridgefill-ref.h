@@ -11,5 +11,6 @@
 float ridgefill_ref_quantize(const float * x, int n, int8_t * q);
 
 // y[o] of one row: codes and scale of output o, q and q_scale of the row
-float ridgefill_ref_dot(const int8_t * codes, const ggml_bf16_t * scale, float bias,
-                        const int8_t * q, const float * q_scale, int64_t n_in);
+float ridgefill_ref_dot(
+    const int8_t * codes, const ggml_bf16_t * scale, float bias, const int8_t * q, const float * q_scale, int64_t n_in
+);

@@ -1,6 +1,7 @@
 #pragma once
 
-// x86 paths: one function attribute per instruction set, so that every path is in every build and is chosen at run time.
+// x86 paths: one function attribute per instruction set, so that every path is in every build and is chosen at run
+// time.
 
 #include "ridgefill-kernel.h"
 
@@ -20,11 +21,11 @@
 #define RIDGEFILL_TARGET(isa) __attribute__((target(isa)))
 #endif
 
-#define RIDGEFILL_AVX2   RIDGEFILL_TARGET("avx2,fma")
+#define RIDGEFILL_AVX2 RIDGEFILL_TARGET("avx2,fma")
 #define RIDGEFILL_AVX512 RIDGEFILL_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 
 struct ridgefill_x86_features {
-    bool avx2;       // and FMA
+    bool avx2; // and FMA
     bool avxvnni;
     bool avx512vnni; // and F, BW, DQ, VL
     bool amx_int8;   // and the operating system's permission to use it

@@ -21,14 +21,12 @@ extern "C" {
 // result F32  [n_out, n_rows]
 //
 // Backends may compute W8A8: x rounded per row and group to int8 with an f32 scale (absmax / 127, half to even; a zero
-// group has scale 1), an exact int32 dot product, f32 accumulation in group order. Every code from -128 to 127 is exact.
-// A row with a NaN or an infinity in a group gives NaN in all its outputs.
+// group has scale 1), an exact int32 dot product, f32 accumulation in group order. Every code from -128 to 127 is
+// exact. A row with a NaN or an infinity in a group gives NaN in all its outputs.
 GGML_API struct ggml_tensor * ggml_ridgefill(
-        struct ggml_context * ctx,
-        struct ggml_tensor  * codes,
-        struct ggml_tensor  * scale,
-        struct ggml_tensor  * bias,
-        struct ggml_tensor  * x);
+    struct ggml_context * ctx, struct ggml_tensor * codes, struct ggml_tensor * scale, struct ggml_tensor * bias,
+    struct ggml_tensor * x
+);
 
 GGML_API int64_t ggml_ridgefill_n_groups(int64_t n_in);
 
@@ -43,8 +41,8 @@ GGML_API bool ggml_ridgefill_disabled(void);
 // The portable path, for backends without the op: writes the map as Q8_0 rows (dst: ggml_row_size(GGML_TYPE_Q8_0, n_in)
 // * n_out bytes), for ggml_mul_mat and ggml_add. Codes are copied, each group's scale is repeated per block of 32 as
 // f16. Returns the number of scales that f16 cannot hold exactly; 0 means that the result holds the same values.
-GGML_API int64_t ggml_ridgefill_to_q8_0(
-        const int8_t * codes, const ggml_bf16_t * scale, int64_t n_in, int64_t n_out, void * dst);
+GGML_API int64_t
+ggml_ridgefill_to_q8_0(const int8_t * codes, const ggml_bf16_t * scale, int64_t n_in, int64_t n_out, void * dst);
 
 #ifdef __cplusplus
 }

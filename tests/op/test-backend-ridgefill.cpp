@@ -5,8 +5,8 @@
 //   ridgefill-test-backend-ridgefill perf [-b NAME] [-s KxN,...] [-r ROWS,...] [-t THREADS] [--time S] [--best]
 //                                         [--csv F] [--json F]
 //        our op, Q8_0 and bf16 mul_mat side by side; weights lie in the buffer type that the backend likes best for
-//        them (repacked on the CPU). us is the median of alternating runs, with --best the smallest (for a busy machine);
-//        TOP/s counts 2*K*N*ROWS operations.
+//        them (repacked on the CPU). us is the median of alternating runs, with --best the smallest (for a busy
+//        machine); TOP/s counts 2*K*N*ROWS operations.
 //
 // A new case: add a line to test_cases. A new type to compare with: add it to perf_types.
 
@@ -18,26 +18,29 @@
 struct options {
     std::string mode = "test";
     std::string backend;
-    std::vector<std::pair<int64_t, int64_t>> shapes = { { 576, 576 }, { 4096, 4096 }, { 10240, 2560 } };
-    std::vector<int64_t> rows = { 1, 32, 128, 512, 2048 };
-    int    n_threads = 2;
-    double seconds   = 0.5; // per shape, row count and type
-    bool   best      = false;
+    std::vector<std::pair<int64_t, int64_t>> shapes = {{576, 576}, {4096, 4096}, {10240, 2560}};
+    std::vector<int64_t> rows = {1, 32, 128, 512, 2048};
+    int n_threads = 2;
+    double seconds = 0.5; // per shape, row count and type
+    bool best = false;
     std::string csv, json;
 };
 
 static std::vector<op_case> test_cases() {
     std::vector<op_case> cases;
-    for (int64_t n_in : { 32, 128, 160, 576, 2560 }) {
-        for (int64_t n_out : { 1, 33, 576 }) {
-            for (int64_t n_rows : { 1, 7, 33, 130, 512 }) {
-                cases.push_back({ n_in, n_out, n_rows, op_values((n_in/32 + n_out + n_rows) % OP_VALUES_COUNT), n_rows % 2 == 1, n_out % 2 ? 0 : 8 });
+    for (int64_t n_in : {32, 128, 160, 576, 2560}) {
+        for (int64_t n_out : {1, 33, 576}) {
+            for (int64_t n_rows : {1, 7, 33, 130, 512}) {
+                cases.push_back(
+                    {n_in, n_out, n_rows, op_values((n_in / 32 + n_out + n_rows) % OP_VALUES_COUNT), n_rows % 2 == 1,
+                     n_out % 2 ? 0 : 8}
+                );
             }
         }
     }
-    cases.push_back({ 4096, 4096, 64 });
-    cases.push_back({ 10240, 2560, 33, OP_VALUES_OUTLIERS });
-    cases.push_back({ 576, 576, 4095 });
+    cases.push_back({4096, 4096, 64});
+    cases.push_back({10240, 2560, 33, OP_VALUES_OUTLIERS});
+    cases.push_back({576, 576, 4095});
     return cases;
 }
 
@@ -48,8 +51,8 @@ static ggml_backend_ptr open_backend(ggml_backend_dev_t dev, int n_threads) {
         fprintf(stderr, "%s: does not start\n", ggml_backend_dev_name(dev));
         return backend;
     }
-    auto set_n_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(dev), "ggml_backend_set_n_threads");
+    auto set_n_threads = (ggml_backend_set_n_threads_t
+    ) ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev), "ggml_backend_set_n_threads");
     if (set_n_threads) {
         set_n_threads(backend.get(), n_threads);
     }
@@ -67,7 +70,7 @@ static bool run_test(ggml_backend_dev_t dev, const options & opt) {
             n_skipped++;
             continue;
         }
-        const op_data   d = op_make_data(c);
+        const op_data d = op_make_data(c);
         const op_errors e = op_compare(c, d, op_run(backend.get(), c, d));
         const bool ok = e.nmse_ok() && e.n_unset == 0 && e.n_compared > 0;
         if (!ok) {
@@ -81,7 +84,10 @@ static bool run_test(ggml_backend_dev_t dev, const options & opt) {
 
 static void run_support(ggml_backend_dev_t dev) {
     for (const op_case & c : test_cases()) {
-        printf("%-8s %-4s %s\n", ggml_backend_dev_name(dev), ggml_backend_dev_supports_op(dev, op_make_graph(c).y) ? "yes" : "no", c.vars().c_str());
+        printf(
+            "%-8s %-4s %s\n", ggml_backend_dev_name(dev),
+            ggml_backend_dev_supports_op(dev, op_make_graph(c).y) ? "yes" : "no", c.vars().c_str()
+        );
     }
 }
 
@@ -90,21 +96,21 @@ static void run_support(ggml_backend_dev_t dev) {
 //
 
 enum perf_type { PERF_RIDGEFILL, PERF_Q8_0, PERF_BF16, PERF_COUNT };
-static const char * perf_types[PERF_COUNT] = { "ridgefill", "q8_0", "bf16" };
+static const char * perf_types[PERF_COUNT] = {"ridgefill", "q8_0", "bf16"};
 
 struct perf_run {
-    ggml_context_ptr        ctx_weights, ctx_rest, ctx_graph;
+    ggml_context_ptr ctx_weights, ctx_rest, ctx_graph;
     ggml_backend_buffer_ptr weights, rest;
-    std::string             buffer_name;
-    ggml_cgraph           * graph = nullptr;
-    int                     n_ops = 1;
-    std::vector<double>     us;
+    std::string buffer_name;
+    ggml_cgraph * graph = nullptr;
+    int n_ops = 1;
+    std::vector<double> us;
 };
 
 static std::vector<ggml_backend_buffer_type_t> buffer_types(ggml_backend_dev_t dev) {
     std::vector<ggml_backend_buffer_type_t> types;
-    auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(dev), "ggml_backend_dev_get_extra_bufts");
+    auto extra = (ggml_backend_dev_get_extra_bufts_t
+    ) ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev), "ggml_backend_dev_get_extra_bufts");
     for (auto * t = extra ? extra(dev) : nullptr; t && *t; t++) {
         types.push_back(*t);
     }
@@ -114,22 +120,28 @@ static std::vector<ggml_backend_buffer_type_t> buffer_types(ggml_backend_dev_t d
 
 // One op of the type, repeated in the graph when it is small, so that the cost of starting a graph does not count.
 // The result has graph == NULL when the backend has no such op.
-static perf_run perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int64_t k, int64_t n, int64_t rows) {
+static perf_run
+perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int64_t k, int64_t n, int64_t rows) {
     perf_run run;
-    run.n_ops = int(std::clamp<int64_t>(int64_t(4e8)/(k*n*rows), 1, 32));
-    run.ctx_weights.reset(ggml_init({ 8*ggml_tensor_overhead(), nullptr, true }));
-    run.ctx_rest   .reset(ggml_init({ 64*ggml_tensor_overhead(), nullptr, true }));
-    run.ctx_graph  .reset(ggml_init({ ggml_graph_overhead() + 64*ggml_tensor_overhead(), nullptr, true }));
+    run.n_ops = int(std::clamp<int64_t>(int64_t(4e8) / (k * n * rows), 1, 32));
+    run.ctx_weights.reset(ggml_init({8 * ggml_tensor_overhead(), nullptr, true}));
+    run.ctx_rest.reset(ggml_init({64 * ggml_tensor_overhead(), nullptr, true}));
+    run.ctx_graph.reset(ggml_init({ggml_graph_overhead() + 64 * ggml_tensor_overhead(), nullptr, true}));
 
     ggml_context * cw = run.ctx_weights.get();
-    ggml_tensor  * x  = ggml_new_tensor_2d(run.ctx_rest.get(), GGML_TYPE_F32, k, rows);
-    const ggml_type weight_type = type == PERF_RIDGEFILL ? GGML_TYPE_I8 : type == PERF_Q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_BF16;
-    ggml_tensor * w     = ggml_new_tensor_2d(cw, weight_type, k, n);
-    ggml_tensor * scale = type == PERF_RIDGEFILL ? ggml_new_tensor_2d(cw, GGML_TYPE_BF16, ggml_ridgefill_n_groups(k), n) : nullptr;
+    ggml_tensor * x = ggml_new_tensor_2d(run.ctx_rest.get(), GGML_TYPE_F32, k, rows);
+    const ggml_type weight_type = type == PERF_RIDGEFILL ? GGML_TYPE_I8
+                                  : type == PERF_Q8_0    ? GGML_TYPE_Q8_0
+                                                         : GGML_TYPE_BF16;
+    ggml_tensor * w = ggml_new_tensor_2d(cw, weight_type, k, n);
+    ggml_tensor * scale =
+        type == PERF_RIDGEFILL ? ggml_new_tensor_2d(cw, GGML_TYPE_BF16, ggml_ridgefill_n_groups(k), n) : nullptr;
     std::vector<ggml_tensor *> y;
     for (int i = 0; i < run.n_ops; i++) {
-        y.push_back(type == PERF_RIDGEFILL ? ggml_ridgefill(run.ctx_rest.get(), w, scale, nullptr, x)
-                                           : ggml_mul_mat(run.ctx_rest.get(), w, x));
+        y.push_back(
+            type == PERF_RIDGEFILL ? ggml_ridgefill(run.ctx_rest.get(), w, scale, nullptr, x)
+                                   : ggml_mul_mat(run.ctx_rest.get(), w, x)
+        );
     }
 
     for (ggml_backend_buffer_type_t buft : buffer_types(dev)) {
@@ -154,16 +166,22 @@ static perf_run perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, per
 
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.0f, 1.0f);
-    std::vector<float> values(k*std::max<int64_t>(n, rows));
+    std::vector<float> values(k * std::max<int64_t>(n, rows));
     for (auto & v : values) {
         v = normal(random);
     }
     ggml_backend_tensor_set(x, values.data(), 0, ggml_nbytes(x));
     std::vector<char> bytes(ggml_nbytes(w));
     switch (type) {
-        case PERF_RIDGEFILL: std::generate(bytes.begin(), bytes.end(), [&] { return char(int(random() % 255) - 127); }); break;
-        case PERF_Q8_0:      ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), bytes.data(), 0, n, k, nullptr); break;
-        default:             ggml_fp32_to_bf16_row(values.data(), (ggml_bf16_t *) bytes.data(), k*n); break;
+    case PERF_RIDGEFILL:
+        std::generate(bytes.begin(), bytes.end(), [&] { return char(int(random() % 255) - 127); });
+        break;
+    case PERF_Q8_0:
+        ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), bytes.data(), 0, n, k, nullptr);
+        break;
+    default:
+        ggml_fp32_to_bf16_row(values.data(), (ggml_bf16_t *) bytes.data(), k * n);
+        break;
     }
     ggml_backend_tensor_set(w, bytes.data(), 0, bytes.size());
     if (scale) {
@@ -184,12 +202,12 @@ static double time_us(ggml_backend_t backend, perf_run & run) {
         return -1.0;
     }
     const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - begin;
-    return us.count()/run.n_ops;
+    return us.count() / run.n_ops;
 }
 
 static double median(std::vector<double> v) {
-    std::nth_element(v.begin(), v.begin() + v.size()/2, v.end());
-    return v[v.size()/2];
+    std::nth_element(v.begin(), v.begin() + v.size() / 2, v.end());
+    return v[v.size() / 2];
 }
 
 static bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FILE * json, bool & first) {
@@ -198,8 +216,11 @@ static bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FI
         return false;
     }
     const char * name = ggml_backend_dev_name(dev);
-    const bool   cpu  = ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    printf("%s: %s%s\n", name, ggml_backend_dev_description(dev), cpu ? (", " + std::to_string(opt.n_threads) + " threads").c_str() : "");
+    const bool cpu = ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    printf(
+        "%s: %s%s\n", name, ggml_backend_dev_description(dev),
+        cpu ? (", " + std::to_string(opt.n_threads) + " threads").c_str() : ""
+    );
     printf("%6s %6s %6s |", "K", "N", "rows");
     for (const char * type : perf_types) {
         printf(" %10s us  TOP/s |", type);
@@ -221,7 +242,7 @@ static bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FI
                     }
                 }
                 const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-                if (i >= 2 && spent.count() > opt.seconds*PERF_COUNT) {
+                if (i >= 2 && spent.count() > opt.seconds * PERF_COUNT) {
                     break;
                 }
             }
@@ -233,20 +254,29 @@ static bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FI
                     printf(" %13s %6s |", "-", "-");
                     continue;
                 }
-                us[type] = opt.best ? *std::min_element(runs[type].us.begin(), runs[type].us.end()) : median(runs[type].us);
-                const double tops = 2.0*k*n*rows/us[type]*1e-6;
+                us[type] =
+                    opt.best ? *std::min_element(runs[type].us.begin(), runs[type].us.end()) : median(runs[type].us);
+                const double tops = 2.0 * k * n * rows / us[type] * 1e-6;
                 printf(" %13.1f %6.3f |", us[type], tops);
                 if (csv) {
-                    fprintf(csv, "%s,%s,%s,%d,%lld,%lld,%lld,%.2f,%.4f\n", name, perf_types[type], runs[type].buffer_name.c_str(),
-                            cpu ? opt.n_threads : 0, (long long) k, (long long) n, (long long) rows, us[type], tops);
+                    fprintf(
+                        csv, "%s,%s,%s,%d,%lld,%lld,%lld,%.2f,%.4f\n", name, perf_types[type],
+                        runs[type].buffer_name.c_str(), cpu ? opt.n_threads : 0, (long long) k, (long long) n,
+                        (long long) rows, us[type], tops
+                    );
                 }
                 if (json) {
-                    fprintf(json, "%s\n{\"backend\": \"%s\", \"type\": \"%s\", \"k\": %lld, \"n\": %lld, \"rows\": %lld, \"us\": %.2f, \"tops\": %.4f}",
-                            first ? "" : ",", name, perf_types[type], (long long) k, (long long) n, (long long) rows, us[type], tops);
+                    fprintf(
+                        json,
+                        "%s\n{\"backend\": \"%s\", \"type\": \"%s\", \"k\": %lld, \"n\": %lld, \"rows\": %lld, \"us\": "
+                        "%.2f, \"tops\": %.4f}",
+                        first ? "" : ",", name, perf_types[type], (long long) k, (long long) n, (long long) rows,
+                        us[type], tops
+                    );
                     first = false;
                 }
             }
-            printf(us[0] > 0.0 ? " %.2f %.2f\n" : "\n", us[1]/us[0], us[2]/us[0]);
+            printf(us[0] > 0.0 ? " %.2f %.2f\n" : "\n", us[1] / us[0], us[2] / us[0]);
             fflush(stdout);
         }
     }
@@ -258,8 +288,13 @@ static bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FI
 //
 
 [[noreturn]] static void usage(const std::string & problem) {
-    fprintf(stderr, "test-backend-ridgefill: %s\n"
-                    "hint: [test|support|perf] [-b BACKEND] [-s KxN,...] [-r ROWS,...] [-t THREADS] [--time S] [--best] [--csv F] [--json F]\n", problem.c_str());
+    fprintf(
+        stderr,
+        "test-backend-ridgefill: %s\n"
+        "hint: [test|support|perf] [-b BACKEND] [-s KxN,...] [-r ROWS,...] [-t THREADS] [--time S] [--best] [--csv F] "
+        "[--json F]\n",
+        problem.c_str()
+    );
     exit(2);
 }
 
@@ -314,7 +349,7 @@ static options parse(int argc, char ** argv) {
                 if (sscanf(part.c_str(), "%lldx%lld", &k, &n) != 2 || k < 32 || k % 32 || n < 1) {
                     usage("bad shape: " + part);
                 }
-                opt.shapes.push_back({ k, n });
+                opt.shapes.push_back({k, n});
             }
         } else {
             usage("unknown option: " + arg);
@@ -342,7 +377,7 @@ int main(int argc, char ** argv) {
     const options opt = parse(argc, argv);
     ggml_backend_load_all();
 
-    FILE * csv  = open_for_writing(opt.csv);
+    FILE * csv = open_for_writing(opt.csv);
     FILE * json = open_for_writing(opt.json);
     if (csv) {
         fprintf(csv, "backend,type,buffer,threads,k,n,rows,us,tops\n");

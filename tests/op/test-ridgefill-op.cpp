@@ -12,8 +12,6 @@
 
 #include "op-case.h"
 
-#include "ggml-cpu.h"
-
 #include <cstdlib>
 
 #ifdef _WIN32
@@ -33,46 +31,56 @@ static std::vector<op_case> make_cases() {
     std::vector<op_case> cases;
     const char * seeds = getenv("RIDGEFILL_TEST_SEEDS");
     for (int seed = 1; seed <= (seeds ? atoi(seeds) : 2); seed++) {
-        for (int64_t n_in : { 32, 64, 96, 128, 160, 288, 576 }) {
-            for (int64_t n_out : { 1, 7, 33, 64, 130 }) {
-                for (int64_t n_rows : { 1, 2, 15, 17, 33, 64, 77 }) {
-                    const auto values = op_values((n_in/32 + n_out + n_rows + seed) % OP_VALUES_COUNT);
-                    cases.push_back({ n_in, n_out, n_rows, values, (n_out + n_rows) % 3 != 0, n_rows % 5 ? 0 : 24, uint32_t(seed) });
+        for (int64_t n_in : {32, 64, 96, 128, 160, 288, 576}) {
+            for (int64_t n_out : {1, 7, 33, 64, 130}) {
+                for (int64_t n_rows : {1, 2, 15, 17, 33, 64, 77}) {
+                    const auto values = op_values((n_in / 32 + n_out + n_rows + seed) % OP_VALUES_COUNT);
+                    cases.push_back(
+                        {n_in, n_out, n_rows, values, (n_out + n_rows) % 3 != 0, n_rows % 5 ? 0 : 24, uint32_t(seed)}
+                    );
                 }
             }
         }
     }
-    for (op_values values : { OP_VALUES_NORMAL, OP_VALUES_OUTLIERS, OP_VALUES_ZEROS, OP_VALUES_EXTREME }) {
-        cases.push_back({ 576, 576, 512, values });
-        cases.push_back({ 2560, 321, 65, values });
-        cases.push_back({ 4096 + 32, 96, 130, values });
+    for (op_values values : {OP_VALUES_NORMAL, OP_VALUES_OUTLIERS, OP_VALUES_ZEROS, OP_VALUES_EXTREME}) {
+        cases.push_back({576, 576, 512, values});
+        cases.push_back({2560, 321, 65, values});
+        cases.push_back({4096 + 32, 96, 130, values});
     }
-    cases.push_back({ 576, 192, 4096 });
-    cases.push_back({ 640, 640, 1029, OP_VALUES_OUTLIERS, true, 8 });
-    cases.push_back({ 10240, 160, 48 });
+    cases.push_back({576, 192, 4096});
+    cases.push_back({640, 640, 1029, OP_VALUES_OUTLIERS, true, 8});
+    cases.push_back({10240, 160, 48});
     return cases;
 }
 
 // The paths add at most one rounding per group and one for the product of scales, each at most 2^-24 of a partial sum.
 static double max_rounds(const op_case & c) {
-    return 2.0*double(c.n_groups()) + 2.0;
+    return 2.0 * double(c.n_groups()) + 2.0;
 }
 
 static bool same_bits(const std::vector<float> & a, const std::vector<float> & b) {
-    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size()*sizeof(float)) == 0;
+    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Functions of the CPU backend, also when it is a library of its own.
+template <typename F>
+static F cpu_function(ggml_backend_t backend, const char * name) {
+    return (F) ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(ggml_backend_get_device(backend)), name);
 }
 
 static void check_values(ggml_backend_t backend, const op_case & c, const std::vector<int> & threads) {
+    const auto set_n_threads = cpu_function<ggml_backend_set_n_threads_t>(backend, "ggml_backend_set_n_threads");
+    const auto set_use_ref = cpu_function<void (*)(ggml_backend_t, bool)>(backend, "ggml_backend_cpu_set_use_ref");
     const op_data d = op_make_data(c);
 
-    ggml_backend_cpu_set_n_threads(backend, 2);
-    ggml_backend_cpu_set_use_ref(backend, true);
+    set_n_threads(backend, 2);
+    set_use_ref(backend, true);
     const std::vector<float> plain = op_run(backend, c, d);
-    ggml_backend_cpu_set_use_ref(backend, false);
+    set_use_ref(backend, false);
 
     bool first = true;
     for (int n : threads) {
-        ggml_backend_cpu_set_n_threads(backend, n);
+        set_n_threads(backend, n);
         const std::vector<float> y = op_run(backend, c, d);
         check(same_bits(y, plain), "bits differ from the plain path: " + c.vars() + ",threads=" + std::to_string(n));
         if (first) {
@@ -86,17 +94,20 @@ static void check_values(ggml_backend_t backend, const op_case & c, const std::v
 }
 
 static void check_not_finite(ggml_backend_t backend) {
-    const op_case c = { 288, 40, 19 };
-    for (float bad : { std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
-                       -std::numeric_limits<float>::infinity() }) {
+    const op_case c = {288, 40, 19};
+    for (float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+          -std::numeric_limits<float>::infinity()}) {
         op_data d = op_make_data(c);
         const std::vector<float> good = op_run(backend, c, d);
-        d.x[7*c.n_in + 130] = bad;
+        d.x[7 * c.n_in + 130] = bad;
         const std::vector<float> y = op_run(backend, c, d);
         for (int64_t r = 0; r < c.n_rows; r++) {
             for (int64_t o = 0; o < c.n_out; o++) {
-                const float v = y[r*c.n_out + o];
-                check(r == 7 ? std::isnan(v) : v == good[r*c.n_out + o], "a bad input shows in row " + std::to_string(r));
+                const float v = y[r * c.n_out + o];
+                check(
+                    r == 7 ? std::isnan(v) : v == good[r * c.n_out + o], "a bad input shows in row " + std::to_string(r)
+                );
             }
         }
     }
@@ -110,30 +121,33 @@ static void check_not_finite(ggml_backend_t backend) {
 }
 
 static void check_portable() {
-    for (int64_t n_in : { 32, 128, 160, 576 }) {
-        const op_case c = { n_in, 37, 1 };
+    for (int64_t n_in : {32, 128, 160, 576}) {
+        const op_case c = {n_in, 37, 1};
         op_data d = op_make_data(c);
-        std::vector<char>  rows(ggml_row_size(GGML_TYPE_Q8_0, n_in)*c.n_out);
+        std::vector<char> rows(ggml_row_size(GGML_TYPE_Q8_0, n_in) * c.n_out);
         std::vector<float> values(n_in);
         const int64_t n_inexact = ggml_ridgefill_to_q8_0(d.codes.data(), d.scale.data(), n_in, c.n_out, rows.data());
         check(n_inexact == 0, "all scales fit f16");
         for (int64_t o = 0; o < c.n_out; o++) {
-            const char * row = rows.data() + o*ggml_row_size(GGML_TYPE_Q8_0, n_in);
+            const char * row = rows.data() + o * ggml_row_size(GGML_TYPE_Q8_0, n_in);
             ggml_get_type_traits(GGML_TYPE_Q8_0)->to_float(row, values.data(), n_in);
             for (int64_t i = 0; i < n_in; i++) {
-                const float scale = ggml_bf16_to_fp32(d.scale[o*c.n_groups() + i/GGML_RIDGEFILL_GROUP]);
-                check(values[i] == scale*d.codes[o*n_in + i], "Q8_0 holds the same value");
+                const float scale = ggml_bf16_to_fp32(d.scale[o * c.n_groups() + i / GGML_RIDGEFILL_GROUP]);
+                check(values[i] == scale * d.codes[o * n_in + i], "Q8_0 holds the same value");
             }
         }
-        d.scale[0] = ggml_fp32_to_bf16(std::ldexp(1.0f + 1.0f/128, -18)); // below 2^-17 f16 lacks bits
+        d.scale[0] = ggml_fp32_to_bf16(std::ldexp(1.0f + 1.0f / 128, -18)); // below 2^-17 f16 lacks bits
         d.scale[1] = ggml_fp32_to_bf16(1e5f);
-        check(ggml_ridgefill_to_q8_0(d.codes.data(), d.scale.data(), n_in, c.n_out, rows.data()) == 2, "lost scales are counted");
+        check(
+            ggml_ridgefill_to_q8_0(d.codes.data(), d.scale.data(), n_in, c.n_out, rows.data()) == 2,
+            "lost scales are counted"
+        );
     }
 }
 
 static void check_refusals(ggml_backend_t backend) {
     ggml_backend_dev_t dev = ggml_backend_get_device(backend);
-    const op_case c = { 160, 8, 4 };
+    const op_case c = {160, 8, 4};
     op_graph g = op_make_graph(c);
     check(ggml_backend_dev_supports_op(dev, g.y), "a good op is supported");
 
@@ -142,29 +156,29 @@ static void check_refusals(ggml_backend_t backend) {
         spoil(bad);
         check(!ggml_backend_dev_supports_op(dev, bad.y), std::string("refused: ") + what);
     };
-    refused("x of another type",      [](op_graph & b) { b.x_base->type = GGML_TYPE_F16; });
-    refused("x not contiguous",       [](op_graph & b) { b.x_base->nb[0] = 8; });
-    refused("x of another width",     [](op_graph & b) { b.x_base->ne[0] = 128; });
-    refused("codes of another type",  [](op_graph & b) { b.codes->type = GGML_TYPE_I16; });
-    refused("codes with gaps",        [](op_graph & b) { b.codes->nb[1] += 32; });
-    refused("scale of another type",  [](op_graph & b) { b.scale->type = GGML_TYPE_F16; });
+    refused("x of another type", [](op_graph & b) { b.x_base->type = GGML_TYPE_F16; });
+    refused("x not contiguous", [](op_graph & b) { b.x_base->nb[0] = 8; });
+    refused("x of another width", [](op_graph & b) { b.x_base->ne[0] = 128; });
+    refused("codes of another type", [](op_graph & b) { b.codes->type = GGML_TYPE_I16; });
+    refused("codes with gaps", [](op_graph & b) { b.codes->nb[1] += 32; });
+    refused("scale of another type", [](op_graph & b) { b.scale->type = GGML_TYPE_F16; });
     refused("scale of another shape", [](op_graph & b) { b.scale->ne[0] = 1; });
     refused("bias of another length", [](op_graph & b) { b.bias->ne[0] = 7; });
 }
 
 // Each spoiled copy must be caught by the check that the real results pass.
 static void check_controls(ggml_backend_t backend) {
-    const op_case c = { 288, 40, 19 };
+    const op_case c = {288, 40, 19};
     const op_data d = op_make_data(c);
     const std::vector<float> y = op_run(backend, c, d);
 
     op_data wrong = d;
     for (auto & s : wrong.scale) {
-        s = ggml_fp32_to_bf16(1.05f*ggml_bf16_to_fp32(s));
+        s = ggml_fp32_to_bf16(1.05f * ggml_bf16_to_fp32(s));
     }
     check(!op_compare(c, wrong, y).nmse_ok(), "control: all scales 5 % wrong");
     wrong = d;
-    wrong.scale[50] = ggml_fp32_to_bf16(2.0f*ggml_bf16_to_fp32(wrong.scale[50]));
+    wrong.scale[50] = ggml_fp32_to_bf16(2.0f * ggml_bf16_to_fp32(wrong.scale[50]));
     check(op_compare(c, wrong, y).rounds > max_rounds(c), "control: one scale wrong");
     wrong = d;
     wrong.codes[999] = int8_t(wrong.codes[999] > 0 ? wrong.codes[999] - 9 : wrong.codes[999] + 9);
@@ -183,8 +197,7 @@ static int run_path(const char * path) {
         printf("FAIL no CPU backend\n");
         return 1;
     }
-    auto path_in_use = (const char * (*)()) ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(ggml_backend_get_device(backend.get())), "ggml_cpu_ridgefill_path");
+    const auto path_in_use = cpu_function<const char * (*) ()>(backend.get(), "ggml_cpu_ridgefill_path");
     check(path_in_use != nullptr, "the CPU backend names its path");
     const char * used = path_in_use ? path_in_use() : "?";
     if (strcmp(path, "default") != 0 && strcmp(path, used) != 0) {
@@ -194,8 +207,8 @@ static int run_path(const char * path) {
 
     int n_cases = 0;
     for (const op_case & c : make_cases()) {
-        const bool large = c.n_in*c.n_out*c.n_rows > 1000000;
-        check_values(backend.get(), c, large ? std::vector<int>{ 2, 3 } : std::vector<int>{ 1, 2, 4 });
+        const bool large = c.n_in * c.n_out * c.n_rows > 1000000;
+        check_values(backend.get(), c, large ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 4});
         n_cases++;
     }
     check_not_finite(backend.get());
@@ -215,7 +228,7 @@ int main(int argc, char ** argv) {
         return 2;
     }
     int n_bad = 0;
-    for (const char * path : { "scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon" }) {
+    for (const char * path : {"scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon"}) {
         fflush(stdout);
         const std::string command = std::string("\"") + argv[0] + "\" --path " + path;
         n_bad += system(command.c_str()) != 0;
