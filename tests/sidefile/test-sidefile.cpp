@@ -526,7 +526,8 @@ void test_documented() {
     std::string line;
     bool errors = false;
     while (std::getline(in, line)) {
-        errors = errors || line == "## Errors";
+        errors = (errors || line == "## Errors")
+                 && line.rfind("Checks against", 0) != 0; // the reader's table, not the tools'
         if (errors && line.rfind("| `", 0) == 0) {
             const std::string cell = line.substr(0, line.find('|', 2));
             for (size_t at = cell.find('`'); at != std::string::npos;) {
