@@ -161,13 +161,10 @@ void pack_scale(
     const thread_memory & memory
 ) {
     const auto * scale = static_cast<const ggml_bf16_t *>(dst->src[1]->data) + o_begin * s.n_groups + g_begin;
-    for (int o = 0; o < n_o; o++) {
+    for (int o = 0; o < s.chunk_o; o++) {
         for (int g = 0; g < n_g; g++) {
-            memory.scale[g * s.chunk_o + o] = GGML_BF16_TO_FP32(scale[o * s.n_groups + g]);
+            memory.scale[g * s.chunk_o + o] = o < n_o ? GGML_BF16_TO_FP32(scale[o * s.n_groups + g]) : 0.0f;
         }
-    }
-    for (int g = 0; g < n_g; g++) {
-        std::fill(memory.scale + g * s.chunk_o + n_o, memory.scale + (g + 1) * s.chunk_o, 0.0f);
     }
 }
 
