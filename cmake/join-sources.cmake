@@ -29,6 +29,11 @@ foreach(backend cpu cuda hip vulkan)
     endif()
 endforeach()
 
+# GCC 12's own AVX-512 header trips these warnings some 2,400 times, and hides every other line of the build
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(ggml-cpu PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+endif()
+
 ridgefill_join(llama "${fork}/src")
 target_include_directories(llama PUBLIC "${fork}/include" PRIVATE "${fork}/src")
 # a graph's leafs have no public accessor (llama-ridgefill-rewrite.cpp); hashes of side files and tokenizers
