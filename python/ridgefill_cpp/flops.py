@@ -9,7 +9,7 @@ Per row, in multiply-adds, 2 FLOPs each:
 A row that runs in full costs linear(l) + scores(l, c) in every layer. A bulk row costs that in layers 0..S-1, kv(S) in
 layer S (its input is exact, so it needs no map) and map + kv(l) in each layer l > S. The output matrix counts once, for
 the last row. Norms, softmax, rotary embedding and the token lookup are left out; they are small and run on both sides.
-Every FLOP counts the same, so where attention takes longer per FLOP than matrices do, a measured ratio can pass this one.
+Every FLOP counts the same; where attention takes longer per FLOP than matrices do, a measured ratio can pass this one.
 
 Counted from the GGUF's own tensors. Layers with recurrent state and latent attention are not counted yet: ValueError.
 """
