@@ -56,6 +56,10 @@ bool common_ridgefill_bench_arg(common_ridgefill_bench & bench, int argc, char *
 std::vector<common_ridgefill_bench_instance> common_ridgefill_bench_instances(const common_ridgefill_bench & bench) {
     std::vector<llama_ridgefill_mode> modes = bench.modes;
     if (bench.path.empty()) {
+        if (!modes.empty()) {
+            fprintf(stderr, "error: --ridgefill-mode needs --ridgefill\n");
+            exit(1);
+        }
         modes = {LLAMA_RIDGEFILL_MODE_OFF};
     } else if (modes.empty()) {
         modes = {bench.params.mode};
