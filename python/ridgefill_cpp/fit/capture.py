@@ -33,6 +33,7 @@ class Capture:
         layers: Sequence[int],
         n_ctx: int,
         threads: int | None = None,
+        gpu_layers: int = 0,
     ) -> None:
         from .. import _capi
         from .._session import Session
@@ -40,7 +41,7 @@ class Capture:
         self.layers = tuple(layers)
         self.n_ctx = n_ctx
         self._capi = _capi
-        self._session = Session(model_path, n_ctx, threads=threads, n_batch=n_ctx)
+        self._session = Session(model_path, n_ctx, threads=threads, n_batch=n_ctx, gpu_layers=gpu_layers)
         wanted = (ctypes.c_int32 * (len(self.layers) + 1))(-1, *self.layers)
         err = ctypes.create_string_buffer(ERR_LEN)
         which = _capi.TARGETS.index(target)

@@ -90,6 +90,7 @@ def add_parser(subparsers: Any) -> None:
     add("--author", default="", help="author to store in the file")
     add("--license", default="", help="licence to store in the file")
     add("--threads", type=_count(0), default=0, metavar="N", help="CPU threads (default: 0, all usable)")
+    add("-ngl", "--gpu-layers", type=_count(0), default=0, metavar="N", help="layers on the GPU (default: 0)")
     add("--json", action="store_true", help="print one JSON object")
     add("--force", action="store_true", help="replace an existing output")
 
@@ -156,6 +157,7 @@ def run(args: argparse.Namespace) -> int:
         encoding=args.type,
         credit=Credit(args.name, args.author, args.license),
         threads=args.threads,
+        gpu_layers=args.gpu_layers,
         force=args.force,
         progress=True,
     )

@@ -35,6 +35,7 @@ class Choices:
     encoding: str = "i8"
     credit: Credit = field(default_factory=Credit)
     threads: int = 0
+    gpu_layers: int = 0
     force: bool = False
     progress: bool = False
 
@@ -129,7 +130,7 @@ def _capture(
         "train_sha256": text_sha256(train),
         "held_sha256": text_sha256(held),
     }
-    with Capture(model, splits[0], settings.target, layers, settings.context, threads) as rows:
+    with Capture(model, splits[0], settings.target, layers, settings.context, threads, choices.gpu_layers) as rows:
         return Job(rows, settings, folder, identity, splits[1:]).run_all(train, held, choices.progress)
 
 
