@@ -111,10 +111,14 @@ def _value(key: Key) -> bytes:
 
 
 def refuse_overwrite(path: str | os.PathLike[str], force: bool) -> None:
-    if os.path.lexists(path) and not force:
-        raise RidgefillError(
-            "output-exists", path, "output", "an existing file", "a new name", "add --force to replace it"
-        )
+    """Refuses an existing file without `force`, and a folder that does not exist; called before any long work."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise RidgefillError("no-folder", path, "output", "no such folder", "an existing folder")
+    if path.is_dir() or (os.path.lexists(path) and not force):
+        found = "a folder" if path.is_dir() else "an existing file"
+        hint = "" if path.is_dir() else "add --force to replace it"
+        raise RidgefillError("output-exists", path, "output", found, "a new name", hint)
 
 
 @contextmanager
@@ -122,8 +126,6 @@ def replacing(path: str | os.PathLike[str], force: bool) -> Iterator[BinaryIO]:
     """A file that takes the name `path` only when the block ends well; nothing is left behind when it does not."""
     path = Path(path)
     refuse_overwrite(path, force)
-    if not path.parent.is_dir():
-        raise RidgefillError("no-folder", path, "output", "no such folder", "an existing folder")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(temporary, "wb") as file:

@@ -12,7 +12,7 @@ import pytest
 from ridgefill_cpp.errors import RidgefillError, UsageError
 from ridgefill_cpp.fit.held import HeldRows
 from ridgefill_cpp.fit.job import Job, Settings
-from ridgefill_cpp.fit.run import Choices, Fingerprints, Report, finish
+from ridgefill_cpp.fit.run import Choices, Fingerprints, Report, finish, fit
 from ridgefill_cpp.fit.texts import Document
 from ridgefill_cpp.layout import Base
 from ridgefill_cpp.sidefile import open_sidefile
@@ -187,7 +187,7 @@ def test_choices(tmp_path: Path) -> None:
     assert np.allclose(open_sidefile(tmp_path / "i.gguf").weight(5), np.eye(N_IN), atol=1e-3)
     assert strong.header.fit.prior == "identity"
     with pytest.raises(UsageError):
-        written(tmp_path, "x.gguf", replace(SETTINGS, target="block_input"), Choices(prior="identity"))
+        fit(Path("absent"), [], [], tmp_path / "x", replace(SETTINGS, target="block_input"), Choices(prior="identity"))
 
 
 @pytest.mark.parametrize("encoding", ["q8_0", "bf16"])

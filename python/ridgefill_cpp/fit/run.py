@@ -86,6 +86,8 @@ def fit_splits(
     one per split for block_input."""
     for output in outputs.values():
         refuse_overwrite(output, choices.force)
+    if choices.prior == "identity" and settings.target != "layer_input":
+        raise UsageError("--prior identity: found --target block_input, allowed --target layer_input")
     gguf = read_gguf(model, model=True)
     layers = base_of_gguf(gguf).block_count
     for split in outputs:
@@ -161,10 +163,8 @@ def finish(
     n_in, widths = result.sums.n_in, result.sums.widths
     if not result.held.rows:
         raise RidgefillError("held-out", output, "held-out rows", 0, "at least 1", "give more or longer texts")
-    if choices.prior == "identity" and (settings.target != "layer_input" or set(widths) != {n_in}):
-        raise UsageError(
-            "--prior identity: the source and the targets are different things", "use --target layer_input"
-        )
+    if choices.prior == "identity" and set(widths) != {n_in}:
+        raise UsageError(f"--prior identity: found widths {n_in} and {widths[0]}, allowed equal ones")
     warnings = notes(result, n_in)
     try:
         solution = solve(
