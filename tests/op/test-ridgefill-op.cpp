@@ -73,7 +73,7 @@ static void check_values(ggml_backend_t backend, const op_case & c, const std::v
     const auto set_use_ref = cpu_function<void (*)(ggml_backend_t, bool)>(backend, "ggml_backend_cpu_set_use_ref");
     const op_data d = op_make_data(c);
 
-    set_n_threads(backend, 2);
+    set_n_threads(backend, 1);
     set_use_ref(backend, true);
     const std::vector<float> plain = op_run(backend, c, d);
     set_use_ref(backend, false);
@@ -207,8 +207,10 @@ static int run_path(const char * path) {
 
     int n_cases = 0;
     for (const op_case & c : make_cases()) {
+        // several threads on a busy machine wait for each other in every graph: not for every small case
         const bool large = c.n_in * c.n_out * c.n_rows > 1000000;
-        check_values(backend.get(), c, large ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 4});
+        const bool many = large || n_cases % 11 == 0;
+        check_values(backend.get(), c, many ? std::vector<int>{1, 2, large ? 3 : 4} : std::vector<int>{1});
         n_cases++;
     }
     check_not_finite(backend.get());
