@@ -29,12 +29,25 @@ ggml_tensor * find_node(ggml_cgraph * gf, const std::string & name, bool first) 
     return res;
 }
 
+// What architectures call the stream leaving a layer, the usual name first.
+const char * const LAYER_OUTPUTS[] = {
+    "l_out",
+    "l_last",       // deepseek4
+    "ffn_residual", // plamo2
+};
+
 // The stream entering layer il: where the architecture says so, else the output of the layer before.
 ggml_tensor * find_stream(llm_graph_result & res, int32_t il) {
-    if (ggml_tensor * t = res.get_layer_inp(il)) {
+    ggml_tensor * t = res.get_layer_inp(il);
+    if (t && layer_name("layer_inp", il) != t->name) { // that name: a side tap for drafters (deepseek4), not the stream
         return t;
     }
-    return il > 0 ? find_node(res.get_gf(), layer_name("l_out", il - 1), false) : nullptr;
+    for (const char * base : LAYER_OUTPUTS) {
+        if (ggml_tensor * out = find_node(res.get_gf(), layer_name(base, il - 1), false)) {
+            return out;
+        }
+    }
+    return nullptr;
 }
 
 bool fail(ridgefill_outcome & out, const std::string & reason) {

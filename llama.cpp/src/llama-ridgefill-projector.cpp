@@ -193,7 +193,7 @@ ridgefill_base ridgefill_base_of(const llama_model & model) {
     base.n_embd           = hparams.n_embd;
     base.n_vocab          = model.vocab.n_tokens();
     base.source_width     = hparams.n_embd * n_streams;
-    base.target_width     = hparams.n_embd;
+    base.block_width      = hparams.n_embd;
     base.tokenizer_sha256 = tokenizer_sha256(model.vocab);
     for (uint32_t il = 0; il < base.n_layer; ++il) {
         base.layer_kinds += hparams.is_recr(il) ? 'r' : 'a';

@@ -189,7 +189,9 @@ private:
         }
         must_equal("source-width", "ridgefill.source_width", res.n_in, base.source_width);
         res.n_out = get_int("target-width", "ridgefill.target_width", WIDTH_STEP, MAX_WIDTH, WIDTH_STEP);
-        must_equal("target-width", "ridgefill.target_width", res.n_out, base.target_width);
+        // a layer's input is as wide as the split's; what its projections read may be one stream of several
+        const bool block = res.target == "block_input";
+        must_equal("target-width", "ridgefill.target_width", res.n_out, block ? base.block_width : base.source_width);
     }
 
     // What the file says of its model; returns n_embd.

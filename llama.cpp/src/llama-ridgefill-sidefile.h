@@ -19,8 +19,8 @@ struct ridgefill_base {
     uint32_t    n_layer      = 0;
     uint32_t    n_embd       = 0;
     uint32_t    n_vocab      = 0;
-    uint32_t    source_width = 0;
-    uint32_t    target_width = 0;
+    uint32_t    source_width = 0; // the stream between layers
+    uint32_t    block_width  = 0; // what a layer's projections read
     std::string tokenizer_sha256;
     std::string layer_kinds; // one letter per layer: a (attention) or r (recurrent)
 };

@@ -115,16 +115,16 @@ void test_properties(const llama_model * model) {
         return;
     }
     CHECK(llama_ridgefill_split(p) == 3 && llama_ridgefill_n_maps(p) == 2);
-    CHECK(llama_ridgefill_target_of(p) == LLAMA_RIDGEFILL_TARGET_LAYER_INPUT);
+    CHECK(llama_ridgefill_target_of(p) == LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT);
     CHECK(llama_ridgefill_size(p) >= 2 * 128 * 128, "%zu bytes", llama_ridgefill_size(p));
     CHECK(llama_ridgefill_identity(p) == ridgefill_sidefile_identity(PATH));
     CHECK(strcmp(llama_ridgefill_name(p), "toy") == 0);
     CHECK(p->maps.maps[0].il == 4 && p->maps.maps[1].il == 5 && p->maps.n_in == 128 && p->maps.n_out == 128);
     llama_ridgefill_free(p);
 
-    f.set("ridgefill.target", "block_input");
+    f.set("ridgefill.target", "layer_input");
     p = load(model, f, &why);
-    CHECK(p && llama_ridgefill_target_of(p) == LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT, "%s", why.c_str());
+    CHECK(p && llama_ridgefill_target_of(p) == LLAMA_RIDGEFILL_TARGET_LAYER_INPUT, "%s", why.c_str());
     llama_ridgefill_free(p);
 }
 

@@ -74,7 +74,7 @@ void test_good() {
         CHECK(code_of(base()).empty());
         const ridgefill_sidefile f = read_all(PATH, base());
         CHECK(
-            f.name == "toy" && f.encoding == encoding && f.target == "layer_input" && f.split == SPLIT
+            f.name == "toy" && f.encoding == encoding && f.target == "block_input" && f.split == SPLIT
             && f.n_layer == N_LAYER
         );
         CHECK(f.n_in == N_IN && f.n_out == N_OUT && f.n_groups() == 1 && f.warnings.empty() && f.layers.size() == 2);
@@ -417,7 +417,14 @@ void test_model() {
     other("another vocabulary", "base-vocab", [](ridgefill_base & b) { b.n_vocab = 101; });
     other("another tokenizer", "tokenizer", [](ridgefill_base & b) { b.tokenizer_sha256 = std::string(64, 'c'); });
     other("another stream", "source-width", [](ridgefill_base & b) { b.source_width = 128; });
-    other("another target", "target-width", [](ridgefill_base & b) { b.target_width = 64; });
+    other("another target", "target-width", [](ridgefill_base & b) { b.block_width = 64; });
+
+    check::begin("a layer's input is as wide as the stream");
+    write(PATH, good().set("ridgefill.target", "layer_input").pack());
+    CHECK(code_of(base()) == "target-width");
+    ridgefill_base narrow = base();
+    narrow.source_width = 0;
+    CHECK(code_of(narrow).empty());
 
     check::begin("warnings");
     write(

@@ -165,7 +165,7 @@ inline file good(const std::string & encoding = "i8", const dims & d = {}) {
     f.set("ridgefill.base.layer_kinds", std::string(d.n_layer, 'a'));
     f.set("ridgefill.base.anchors", ARR, texts({"blk.1.attn_norm.weight " + std::string(64, 'b')}));
     f.set("ridgefill.split", d.split).set("ridgefill.source_width", d.n_in).set("ridgefill.target_width", d.n_out);
-    f.set("ridgefill.target", "layer_input").set("ridgefill.group_size", 128).set("ridgefill.encoding", encoding);
+    f.set("ridgefill.target", "block_input").set("ridgefill.group_size", 128).set("ridgefill.encoding", encoding);
     f.set("ridgefill.fit.rows", U64, raw((uint64_t) 1000));
     f.set("ridgefill.fit.lambda", ARR, raw((uint32_t) F32) + raw((uint64_t) 2) + raw(0.5f) + raw(0.25f));
     for (uint32_t il = d.split + 1; il < d.n_layer; ++il) {
@@ -185,7 +185,7 @@ inline ridgefill_base base() {
     b.n_embd = N_OUT;
     b.n_vocab = N_VOCAB;
     b.source_width = N_IN;
-    b.target_width = N_OUT;
+    b.block_width = N_OUT;
     b.tokenizer_sha256 = std::string(64, 'a');
     b.layer_kinds = std::string(N_LAYER, 'a');
     return b;
