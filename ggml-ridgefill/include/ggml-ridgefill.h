@@ -20,9 +20,10 @@ extern "C" {
 // x      F32  [n_in, n_rows], each row contiguous (rows may lie further apart: a padded nb[1])
 // result F32  [n_out, n_rows]
 //
-// Backends may compute W8A8: x rounded per row and group to int8 with an f32 scale (absmax / 127, half to even; a zero
-// group has scale 1), an exact int32 dot product, f32 accumulation in group order. Every code from -128 to 127 is
-// exact. A row with a NaN or an infinity in a group gives NaN in all its outputs.
+// Backends may compute W8A8: x rounded per row and group to int8 (round half to even of x * (127 / absmax), f32 scale
+// absmax / 127; a group that is zero or below 4e-37 has scale 1 and codes 0), an exact int32 dot product, and f32
+// accumulation from the bias on in group order. Every code from -128 to 127 is exact. A row with a NaN or an infinity
+// gives NaN in all its outputs.
 GGML_API struct ggml_tensor * ggml_ridgefill(
     struct ggml_context * ctx, struct ggml_tensor * codes, struct ggml_tensor * scale, struct ggml_tensor * bias,
     struct ggml_tensor * x
