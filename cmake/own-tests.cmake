@@ -17,3 +17,6 @@ foreach(source ${sources})
     add_test(NAME ${group}/${name} COMMAND ${target})
     set_tests_properties(${group}/${name} PROPERTIES LABELS ${group})
 endforeach()
+
+# hooked and tested, but not shipped: llama-cli replaces it upstream
+add_custom_target(ridgefill-test-programs ALL DEPENDS llama-completion)
