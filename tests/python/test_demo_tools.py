@@ -93,8 +93,11 @@ def test_report_shows_gain_and_cost_side_by_side(monkeypatch):
     rows = [Row(4000, split, 512, 9000, 9000 / r, r, r + 0.1, 3472, 528) for split, r in ((20, 1.3), (10, 1.9))]
     arm = {"loss": 0.1234, "low": 0.1, "high": 0.15, "top1": 0.9, "documents": 7}
     losses = {f"{mode} {row.split}": arm for mode in ("fill", "identity") for row in rows} | {"dropped": arm}
-    text = demo.report(rows, losses, "An answer.")
+    times = {"off": [8.9, 9.0, 9.2], "20": [6.9, 7.0, 7.1], "10": [4.0, 4.7, 9.9]}
+    text = demo.report(rows, losses, times, "An answer.")
     for part in ("split 20 of 30", "split 10 of 30", "3472 / 528", "1.90 (2.00)", "+0.123 (+0.100 .. +0.150)"):
         assert part in text
     assert "7 held-out documents of 2560 (fewer than 10: time was up)" in text
+    assert "4.70 s (4.00 .. 9.90)" in text and "more than 30 %" in text
+    assert "30 %" not in demo.report(rows, losses, times | {"10": [4.6, 4.7, 4.8]}, "")
     assert "hard case" in text and "An answer." in text
