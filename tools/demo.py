@@ -211,11 +211,7 @@ def report(rows: list[Any], losses: dict[str, Any], times: dict[str, list[float]
             *(f"{name:<28}" + "".join(f"{cell:>26}" for cell in cells) for name, *cells in table),
             f"Loss: last {TAIL - 1} tokens of {n_documents} held-out documents of {TOKENS}{few},",
             "against an exact run of the same tokens, with the 95 % bootstrap interval.",
-            *(
-                ["Attention takes longer per FLOP than matrices do, so a ratio can pass the FLOP ideal."]
-                if above
-                else []
-            ),
+            *(["Equal requests differ in time by more than 30 %: the machine was busy."] if noisy else []),
             "A model of 135M parameters is a hard case: it needs most of its layers for every row, so split 20 is the",
             "default here and split 10 shows what a deeper cut would gain and cost.",
             f"\nanswer (split {one.split}, fill on): {' '.join(answer.split())}",
