@@ -1,5 +1,6 @@
 #pragma once
 
+#include "ridgefill-hopper.cuh"
 #include "ridgefill-hopper-kernel.cuh"
 
 #include <algorithm>
@@ -27,9 +28,9 @@ static bool ridgefill_hopper_map(CUtensorMap & map, const void * base, uint64_t 
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int BN, int TURNS>
-static bool ridgefill_hopper_launch(const ridgefill_problem & p, const ridgefill_quantized & x, const ridgefill_split & split,
-                                    int n_processors, cudaStream_t stream) {
+template <int BN, bool TURNS>
+static bool ridgefill_hopper_launch(const ridgefill_problem & p, const ridgefill_quantized & x, float * sums,
+                                    const ridgefill_hopper_plan & plan, cudaStream_t stream) {
     using stage = ridgefill_hopper_stage<BN>;
     CUtensorMap map_codes, map_x;
     const uint64_t k = uint64_t(p.n_groups)*RIDGEFILL_GROUP;
@@ -40,10 +41,24 @@ static bool ridgefill_hopper_launch(const ridgefill_problem & p, const ridgefill
     const auto kernel = ridgefill_hopper_kernel<BN, TURNS>;
     cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, stage::SHARED);
 
-    const ridgefill_hopper_grid grid = {
-        (p.n_out + RIDGEFILL_HOPPER_OUTS - 1)/RIDGEFILL_HOPPER_OUTS, (p.n_rows + BN - 1)/BN, split.parts };
-    const int blocks = std::min(grid.n_o*grid.n_r*grid.parts, n_processors);
-    kernel<<<blocks, RIDGEFILL_HOPPER_THREADS, stage::SHARED, stream>>>(map_codes, map_x, p, x, split, grid);
-    ridgefill_add_parts(p, split, stream);
+    const ridgefill_hopper_work work = { (p.n_out + RIDGEFILL_HOPPER_OUTS - 1)/RIDGEFILL_HOPPER_OUTS, plan.n_whole, plan.n_shared, sums };
+
+    // may start while x is still being quantised; it waits for that itself
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim          = dim3(plan.blocks);
+    config.blockDim         = dim3(RIDGEFILL_HOPPER_THREADS);
+    config.dynamicSmemBytes = stage::SHARED;
+    config.stream           = stream;
+    config.attrs            = &early;
+    config.numAttrs         = 1;
+    if (cudaLaunchKernelEx(&config, kernel, map_codes, map_x, p, x, work) != cudaSuccess) {
+        return false;
+    }
+    if (plan.n_shared > 0) {
+        ridgefill_hopper_add_kernel<BN><<<dim3(plan.blocks, BN/16), 256, 0, stream>>>(p, work);
+    }
     return true;
 }

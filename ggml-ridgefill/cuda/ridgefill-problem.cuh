@@ -46,14 +46,15 @@ static __device__ __forceinline__ float ridgefill_bf16(uint16_t bits) {
     return __uint_as_float(uint32_t(bits) << 16);
 }
 
-// One group's contribution. The product of the scales first, then one fused multiply-add, groups in order from the
-// bias on: the CPU backend does the same, so the results agree bit by bit (where a kernel does not split the groups).
+// One group's contribution, groups in order from the bias on. The scale of the codes comes last: a lane's neighbouring
+// elements share it, so it stays in the operand cache, and on Hopper reads of registers are what limits the multiply.
 static __device__ __forceinline__ float ridgefill_add_group(float scale_code, float scale_x, float dot, float sum) {
-    return fmaf(__fmul_rn(scale_code, scale_x), dot, sum);
+    return fmaf(scale_code, __fmul_rn(scale_x, dot), sum);
 }
 
-// NVIDIA converts integers at an eighth of the rate of its other f32 instructions. Sums of one group lie below 2^22 in
-// size (128*128*127), so they start from the bits of 1.5*2^23 instead of 0: read as f32, the sum is then 1.5*2^23 + dot.
+// Before Hopper, NVIDIA converts integers at an eighth of the rate of its other f32 instructions. Sums of one group lie
+// below 2^22 in size (128*128*127), so they start from the bits of 1.5*2^23 instead of 0: read as f32, the sum is then
+// 1.5*2^23 + dot. (Not for Hopper's own product, where starting from anything but zero takes an instruction per sum.)
 #if defined(RIDGEFILL_HIP)
 constexpr int RIDGEFILL_DOT_START = 0;
 static __device__ __forceinline__ float ridgefill_dot_value(int dot) { return float(dot); }

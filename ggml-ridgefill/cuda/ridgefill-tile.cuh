@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(RIDGEFILL_TILE_THREADS) ridgefill_tile_
     static_assert((BO/WO)*(BR/WR)*LANES == RIDGEFILL_TILE_THREADS, "warps cover the block");
     static_assert(BO + BR <= RIDGEFILL_TILE_THREADS, "one scale for every thread");
     constexpr int TO = WO/16, TR = WR/16;
-    constexpr int STAGE  = (BO + BR)*LINE;
+    [[maybe_unused]] constexpr int STAGE = (BO + BR)*LINE;
     constexpr int STEP   = RIDGEFILL_TILE_THREADS/8; // lines that the block copies at a time, 8 chunks of 16 bytes each
     constexpr int COPIES = (BO + BR)/STEP;
     static_assert(BO % STEP == 0 && BR % STEP == 0, "a copy is codes or x for all threads");
@@ -212,16 +212,22 @@ static __global__ void __launch_bounds__(RIDGEFILL_TILE_THREADS) ridgefill_tile_
 // launch
 //
 
+#if defined(RIDGEFILL_HIP) // the registers of a wave would not hold 64 x 32
+constexpr int RIDGEFILL_TILE_ROWS = 64, RIDGEFILL_TILE_WARP_OUTS = 32;
+#else
+constexpr int RIDGEFILL_TILE_ROWS = 128, RIDGEFILL_TILE_WARP_OUTS = 64;
+#endif
+
 struct ridgefill_tile_plan {
-    bool small; // 64 outputs x 32 rows instead of 128 x 128
+    bool small; // 64 outputs x 32 rows instead of 128 x RIDGEFILL_TILE_ROWS
     int  tiles, parts;
 };
 
 static ridgefill_tile_plan ridgefill_tile_choose(const ridgefill_problem & p, int n_processors) {
     ridgefill_tile_plan plan = {};
     const auto tiles = [&](int bo, int br) { return (p.n_out + bo - 1)/bo*((p.n_rows + br - 1)/br); };
-    plan.small = p.n_rows <= 32 || tiles(128, 128) < n_processors/2;
-    plan.tiles = plan.small ? tiles(64, 32) : tiles(128, 128);
+    plan.small = p.n_rows <= 32 || tiles(128, RIDGEFILL_TILE_ROWS) < n_processors/2;
+    plan.tiles = plan.small ? tiles(64, 32) : tiles(128, RIDGEFILL_TILE_ROWS);
     // parts of at least 4 groups, two small blocks or one large one on every processor
     plan.parts = 1;
     while (plan.tiles*(plan.parts + 1) <= (plan.small ? 2 : 1)*n_processors && p.n_groups/(plan.parts + 1) >= 4) {
@@ -247,7 +253,7 @@ static void ridgefill_tile(const ridgefill_problem & p, const ridgefill_quantize
     if (plan.small) {
         ridgefill_tile_launch<64, 32, 16, 16>(p, x, split, plan.tiles, async, stream);
     } else {
-        ridgefill_tile_launch<128, 128, 64, 32>(p, x, split, plan.tiles, async, stream);
+        ridgefill_tile_launch<128, RIDGEFILL_TILE_ROWS, RIDGEFILL_TILE_WARP_OUTS, 32>(p, x, split, plan.tiles, async, stream);
     }
     ridgefill_add_parts(p, split, stream);
 }

@@ -5,7 +5,7 @@
 
 #include "ridgefill-problem.cuh"
 
-constexpr int RIDGEFILL_VEC_MAX_ROWS = 8;
+constexpr int RIDGEFILL_VEC_MAX_ROWS = 4;
 constexpr int RIDGEFILL_VEC_WARPS    = 4;
 constexpr int RIDGEFILL_VEC_OUTS     = 2; // per block
 
@@ -80,9 +80,5 @@ static void ridgefill_vec(const ridgefill_problem & p, const ridgefill_quantized
         case 2: ridgefill_vec_kernel<2><<<grid, block, 0, stream>>>(p, x); break;
         case 3: ridgefill_vec_kernel<3><<<grid, block, 0, stream>>>(p, x); break;
         case 4: ridgefill_vec_kernel<4><<<grid, block, 0, stream>>>(p, x); break;
-        case 5: ridgefill_vec_kernel<5><<<grid, block, 0, stream>>>(p, x); break;
-        case 6: ridgefill_vec_kernel<6><<<grid, block, 0, stream>>>(p, x); break;
-        case 7: ridgefill_vec_kernel<7><<<grid, block, 0, stream>>>(p, x); break;
-        case 8: ridgefill_vec_kernel<8><<<grid, block, 0, stream>>>(p, x); break;
     }
 }

@@ -1,7 +1,7 @@
 // The op on NVIDIA and AMD devices: x is quantised once, then one of four paths multiplies.
-//   vec     up to 8 rows, bound by memory
+//   vec     up to 4 rows, bound by memory
 //   tile    any device, the tensor cores or dot products that it has
-//   hopper  compute capability 9.0
+//   hopper  compute capability 9.0, more than 32 rows
 //   cublas  a yardstick, never chosen by itself
 
 #include "ridgefill.cuh"
@@ -37,39 +37,42 @@ static ridgefill_path ridgefill_forced_path() {
 static ridgefill_path ridgefill_choose_path(const ridgefill_problem & p, int cc) {
     const bool vec    = p.n_rows <= RIDGEFILL_VEC_MAX_ROWS;
     const bool hopper = cc == GGML_CUDA_CC_HOPPER && ridgefill_hopper_built();
+    const bool few    = p.n_rows <= 32; // the small tiles fill the device better
     switch (ridgefill_forced_path()) {
         case RIDGEFILL_PATH_TILE:   return RIDGEFILL_PATH_TILE;
         case RIDGEFILL_PATH_CUBLAS: return RIDGEFILL_PATH_CUBLAS;
         case RIDGEFILL_PATH_HOPPER: return hopper ? RIDGEFILL_PATH_HOPPER : RIDGEFILL_PATH_TILE;
-        default:                    return vec ? RIDGEFILL_PATH_VEC : hopper ? RIDGEFILL_PATH_HOPPER : RIDGEFILL_PATH_TILE;
+        default:                    return vec ? RIDGEFILL_PATH_VEC : hopper && !few ? RIDGEFILL_PATH_HOPPER : RIDGEFILL_PATH_TILE;
     }
 }
 
 bool ggml_cuda_ridgefill_supported(int device, const ggml_tensor * op) {
     GGML_UNUSED(device);
-    const auto fits = [](int64_t n) { return n > 0 && n < (1 << 30); };
-    return !ggml_ridgefill_disabled() && ggml_ridgefill_is_valid(op) &&
-           fits(op->src[0]->ne[0]) && fits(op->ne[0]) && fits(op->ne[1]);
+    if (ggml_ridgefill_disabled() || !ggml_ridgefill_is_valid(op)) {
+        return false;
+    }
+    // kernels index a tile with 32 bits, and a grid has 65535 places along the groups
+    const auto fits = [](int64_t n, int64_t end) { return n > 0 && n < end; };
+    return fits(op->src[0]->ne[0], 1 << 23) && fits(op->ne[0], 1 << 23) && fits(op->ne[1], 1 << 30);
 }
 
-// Work memory: quantised x, its scales, and for a split the sums of the parts.
+// Work memory: quantised x, its scales, and `n_sums` floats for sums that blocks share.
 struct ridgefill_work {
     static size_t line_up(size_t bytes) { return (bytes + 255)/256*256; }
 
-    ridgefill_work(ggml_cuda_pool & pool, const ridgefill_problem & p, int parts) : memory(pool) {
+    ridgefill_work(ggml_cuda_pool & pool, const ridgefill_problem & p, size_t n_sums) : memory(pool) {
         x.scale_stride = (p.n_rows + 15)/16*16;
         const size_t q_bytes     = line_up(size_t(p.n_rows)*p.n_groups*RIDGEFILL_GROUP);
         const size_t scale_bytes = line_up((size_t(x.scale_stride)*p.n_groups + 256)*sizeof(float)); // a tile reads past the end
-        const size_t sums_bytes  = parts > 1 ? size_t(parts)*p.n_rows*p.n_out*sizeof(float) : 0;
-        char * at = memory.alloc(q_bytes + scale_bytes + sums_bytes);
+        char * at = memory.alloc(q_bytes + scale_bytes + n_sums*sizeof(float));
         x.q     = reinterpret_cast<int8_t *>(at);
         x.scale = reinterpret_cast<float *>(at + q_bytes);
-        split   = { parts, reinterpret_cast<float *>(at + q_bytes + scale_bytes) };
+        sums    = reinterpret_cast<float *>(at + q_bytes + scale_bytes);
     }
 
     ggml_cuda_pool_alloc<char> memory;
     ridgefill_quantized x;
-    ridgefill_split     split;
+    float             * sums;
 };
 
 void ggml_cuda_op_ridgefill(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
@@ -96,25 +99,25 @@ void ggml_cuda_op_ridgefill(ggml_backend_cuda_context & ctx, ggml_tensor * dst) 
 
     switch (ridgefill_choose_path(p, device.cc)) {
         case RIDGEFILL_PATH_VEC: {
-            ridgefill_work work(ctx.pool(), p, 1);
+            ridgefill_work work(ctx.pool(), p, 0);
             ridgefill_quantize(p, work.x, stream);
             ridgefill_vec(p, work.x, stream);
         } break;
         case RIDGEFILL_PATH_HOPPER: {
             const ridgefill_hopper_plan plan = ridgefill_hopper_choose(p, device.nsm);
-            ridgefill_work work(ctx.pool(), p, plan.parts);
+            ridgefill_work work(ctx.pool(), p, plan.sums);
             ridgefill_quantize(p, work.x, stream);
-            GGML_ASSERT(ridgefill_hopper(p, work.x, work.split, plan, device.nsm, stream));
+            GGML_ASSERT(ridgefill_hopper(p, work.x, work.sums, plan, stream));
         } break;
         case RIDGEFILL_PATH_CUBLAS: {
             ridgefill_cublas(ctx, p);
         } break;
         default: {
             const ridgefill_tile_plan plan = ridgefill_tile_choose(p, device.nsm);
-            ridgefill_work work(ctx.pool(), p, plan.parts);
+            ridgefill_work work(ctx.pool(), p, plan.parts > 1 ? size_t(plan.parts)*p.n_rows*p.n_out : 0);
             ridgefill_quantize(p, work.x, stream);
             const bool async = GGML_CUDA_CC_IS_NVIDIA(device.cc) && device.cc >= GGML_CUDA_CC_AMPERE;
-            ridgefill_tile(p, work.x, work.split, plan, async, stream);
+            ridgefill_tile(p, work.x, { plan.parts, work.sums }, plan, async, stream);
         } break;
     }
     CUDA_CHECK(cudaGetLastError());
