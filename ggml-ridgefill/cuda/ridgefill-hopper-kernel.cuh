@@ -100,27 +100,20 @@ static __global__ void __launch_bounds__(RIDGEFILL_HOPPER_THREADS, 1) ridgefill_
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) {
-            const auto fetch_codes = [&](const ridgefill_hopper_unit & t, int g, int slot) {
-                barrier_expect_bytes(full + 8*slot, stage::BYTES);
-                copy_tile(codes_ring + slot*stage::CODES, &map_codes, full + 8*slot, g*RIDGEFILL_GROUP, t.tile%work.n_o*RIDGEFILL_HOPPER_OUTS);
-            };
-            ridgefill_hopper_unit t = ridgefill_hopper_get_unit(work, p.n_groups, 0);
-            int early = min(t.end - t.begin, STAGES); // codes can come before x is there
-            for (int i = 0; i < early; i++) {
-                fetch_codes(t, t.begin + i, i);
-            }
-            wait_for_previous();
-
+            wait_for_previous(); // x and its scales come from the kernel before
             int slot = 0, phase = 0;
-            for (int i = 1; t.begin < t.end; i++) {
-                const int row0 = t.tile/work.n_o*BN;
+            for (int i = 0;; i++) {
+                const ridgefill_hopper_unit t = ridgefill_hopper_get_unit(work, p.n_groups, i);
+                if (t.begin == t.end) {
+                    break;
+                }
+                const int out0 = t.tile%work.n_o*RIDGEFILL_HOPPER_OUTS, row0 = t.tile/work.n_o*BN;
                 for (int g = t.begin; g < t.end || slot > 0; g++) { // a unit takes whole rounds of the ring
                     const uint32_t barrier = full + 8*slot;
                     barrier_wait(empty + 8*slot, phase ^ 1);
                     if (g < t.end) {
-                        if (--early < 0) {
-                            fetch_codes(t, g, slot);
-                        }
+                        barrier_expect_bytes(barrier, stage::BYTES);
+                        copy_tile(codes_ring + slot*stage::CODES, &map_codes, barrier, g*RIDGEFILL_GROUP, out0);
                         copy_tile(x_ring + slot*stage::X, &map_x, barrier, g*RIDGEFILL_GROUP, row0);
                         copy_bytes(scale_ring + slot*stage::SCALE, x.scale + int64_t(g)*x.scale_stride + row0, stage::SCALE, barrier);
                     } else {
@@ -129,7 +122,6 @@ static __global__ void __launch_bounds__(RIDGEFILL_HOPPER_THREADS, 1) ridgefill_
                     slot = slot + 1 == STAGES ? 0 : slot + 1;
                     phase ^= slot == 0;
                 }
-                t = ridgefill_hopper_get_unit(work, p.n_groups, i);
             }
         }
     } else {
