@@ -7,7 +7,7 @@ export PYTHONPATH := $(abspath $(BUILD))/python
 OWN_CXX = $(shell git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 CMAKE_ARGS ?=
 
-.PHONY: help build demo bench test lint format bump clean check ctest pytest stock wheel configure
+.PHONY: help build demo bench test archs lint format bump clean check ctest pytest stock wheel configure
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -25,6 +25,10 @@ bench: build ## time to first token, stock over filled, at 2048, 4096 and 8000 t
 test: build stock ## all tests: C++ by ctest, Python by pytest
 	cmake --build $(BUILD)
 	@$(MAKE) --no-print-directory ctest; a=$$?; $(MAKE) --no-print-directory pytest; b=$$?; exit $$((a | b))
+
+archs: build ## the pass on every architecture: docs/architectures.md and build/archs.json
+	cmake --build $(BUILD) --target ridgefill-test-archs
+	cd $(BUILD) && bin/ridgefill-test-archs --level 1 --json archs.json --doc $(CURDIR)/docs/architectures.md
 
 lint: $(VENV)/.lint ## ruff, mypy, clang-format and the touch budget
 	ruff check .
