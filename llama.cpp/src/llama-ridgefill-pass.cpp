@@ -6,7 +6,9 @@
 #include "llama-graph.h"
 #include "llama-impl.h"
 
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 
 namespace {
 
@@ -29,25 +31,52 @@ ggml_tensor * find_node(ggml_cgraph * gf, const std::string & name, bool first) 
     return res;
 }
 
-// What architectures call the stream leaving a layer, the usual name first.
-const char * const LAYER_OUTPUTS[] = {
-    "l_out",
-    "l_last",       // deepseek4
-    "ffn_residual", // plamo2
+// What architectures call the stream entering layer il, the usual name first: the output of layer il - 1, or a name of il.
+const struct { const char * base; int32_t shift; } STREAMS[] = {
+    { "l_out",        -1 },
+    { "l_last",       -1 }, // deepseek4
+    { "ffn_residual", -1 }, // plamo2
+    { "attn_norm_in",  0 }, // step35 renames it
 };
 
-// The stream entering layer il: where the architecture says so, else the output of the layer before.
+// What they call the input of a layer's projections.
+const char * const BLOCKS[] = {
+    "hc_mixed",    // hyper-connections read several streams into one
+    "attn_norm_2", // falcon 40b: attn_norm is the FFN's
+    "attn_norm",
+    "model.layers.{}.operator_norm", // lfm2
+};
+
+// The stream entering layer il: where the architecture says so, else by name.
 ggml_tensor * find_stream(llm_graph_result & res, int32_t il) {
     ggml_tensor * t = res.get_layer_inp(il);
     if (t && layer_name("layer_inp", il) != t->name) { // that name: a side tap for drafters (deepseek4), not the stream
         return t;
     }
-    for (const char * base : LAYER_OUTPUTS) {
-        if (ggml_tensor * out = find_node(res.get_gf(), layer_name(base, il - 1), false)) {
+    for (const auto & s : STREAMS) {
+        if (ggml_tensor * out = find_node(res.get_gf(), layer_name(s.base, il + s.shift), false)) {
             return out;
         }
     }
     return nullptr;
+}
+
+// One row per token, rows contiguous and last. Some architectures keep the tokens in the middle (gemma3n), and a tensor
+// of as many numbers would be read wrongly.
+bool has_rows(const ggml_tensor * t, int64_t width, int64_t n_rows) {
+    if (t->type != GGML_TYPE_F32 || !ggml_is_contiguous(t) || ggml_nelements(t) != width * n_rows) {
+        return false;
+    }
+    int64_t below = 1;
+    for (int d = 0; d < GGML_MAX_DIMS && below < width; ++d) {
+        below *= t->ne[d];
+    }
+    return below == width;
+}
+
+bool is_late_ffn(const ggml_tensor * t, int32_t split) {
+    const char * dash = strrchr(t->name, '-');
+    return dash && strstr(t->name, "ffn_") && atoi(dash + 1) >= split;
 }
 
 bool fail(ridgefill_outcome & out, const std::string & reason) {
@@ -85,7 +114,7 @@ bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_out
             return fail(out, "no stream entering layer " + std::to_string(task.split));
         }
         const int64_t n_in = task.maps->n_in;
-        if (ggml_nelements(source) != n_in * n_rows || !ggml_is_contiguous(source) || source->type != GGML_TYPE_F32) {
+        if (!has_rows(source, n_in, n_rows)) {
             return fail(out, std::string(source->name) + " is not F32 [" + std::to_string(n_in) + ", n_rows]");
         }
 
@@ -97,7 +126,7 @@ bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_out
             if (!target) {
                 return fail(out, "no target of layer " + std::to_string(map.il));
             }
-            if (ggml_nelements(target) != task.maps->n_out * n_rows || target->type != GGML_TYPE_F32) {
+            if (!has_rows(target, task.maps->n_out, n_rows)) {
                 return fail(out, std::string(target->name) + " is not F32 [" + std::to_string(task.maps->n_out) + ", n_rows]");
             }
             redirects.push_back({ target, build_map(ctx, map, x, target, map.il) });
@@ -113,8 +142,14 @@ bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_out
         }
     }
 
+    // a late FFN that something still needs means that the target is not all that the layer's cache is made from
+    std::function<bool(const ggml_tensor *)> must_go;
+    if (task.what == ridgefill_task::FILL) {
+        must_go = [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); };
+    }
+
     ridgefill_rewrite_stats stats;
-    if (!ridgefill_rewrite(res.get_gf(), redirects, keep, stats, out.reason)) {
+    if (!ridgefill_rewrite(res.get_gf(), redirects, keep, stats, out.reason, must_go)) {
         return false;
     }
 
@@ -146,9 +181,13 @@ bool capture(const llm_graph_params & params, llm_graph_result & res, ridgefill_
     const ridgefill_task & task = params.ridgefill;
     for (const int32_t il : *task.layers) {
         ggml_tensor * t = il < 0 ? ridgefill_find_source(res, task.split) : ridgefill_find_target(res, task.target, il);
-        if (!t || !ggml_is_contiguous(t) || t->type != GGML_TYPE_F32) {
+        if (!t) {
             return fail(out, il < 0 ? "no stream entering layer " + std::to_string(task.split)
                                     : "no target of layer "       + std::to_string(il));
+        }
+        const int64_t n_rows = params.ubatch.n_tokens;
+        if (!has_rows(t, ggml_nelements(t) / n_rows, n_rows)) {
+            return fail(out, std::string(t->name) + " is not F32 [width, n_rows]");
         }
         ggml_set_output(t);
         out.captured.push_back(t);
@@ -166,7 +205,7 @@ ggml_tensor * ridgefill_find_target(llm_graph_result & res, llama_ridgefill_targ
     if (target == LLAMA_RIDGEFILL_TARGET_LAYER_INPUT) {
         return find_stream(res, il);
     }
-    for (const char * base : { "hc_mixed", "attn_norm" }) { // hyper-connections read several streams into one
+    for (const char * base : BLOCKS) {
         if (ggml_tensor * t = find_node(res.get_gf(), layer_name(base, il), true)) {
             return t;
         }

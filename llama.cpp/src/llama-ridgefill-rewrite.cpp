@@ -104,7 +104,8 @@ bool ridgefill_rewrite(
         const std::vector<ridgefill_redirect> & redirects,
         const std::vector<ggml_tensor *> & extra_roots,
         ridgefill_rewrite_stats & stats,
-        std::string & reason) {
+        std::string & reason,
+        const std::function<bool(const ggml_tensor *)> & must_go) {
     const std::vector<ggml_tensor *> nodes(gf->nodes, gf->nodes + gf->n_nodes);
     const std::vector<ggml_tensor *> leafs(gf->leafs, gf->leafs + gf->n_leafs);
 
@@ -165,6 +166,12 @@ bool ridgefill_rewrite(
     for (const auto & r : redirects) {
         if (needed.count(r.target)) {
             reason = std::string(r.target->name) + " is still needed";
+            return false;
+        }
+    }
+    for (const ggml_tensor * n : nodes) {
+        if (must_go && needed.count(n) && must_go(n)) {
+            reason = std::string(n->name) + " is still needed";
             return false;
         }
     }

@@ -5,6 +5,7 @@
 
 #include "ggml.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,8 @@ struct ridgefill_rewrite_stats {
 // Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots.
 //
 // requires: each target is a compute tensor with a use, no replacement depends on a target, no target survives, no in-place
-//           op that would be dropped writes to memory of a kept node or a target. Otherwise returns false with a reason and
-//           leaves the graph untouched.
+//           op that would be dropped writes to memory of a kept node or a target, no kept node must go. Otherwise returns
+//           false with a reason and leaves the graph untouched.
 // ensures:  kept nodes stay in their original order; a replacement stands just before its first use; input leafs stay
 //           (their data is set from outside); ridgefill_rewrite_verify holds.
 //
@@ -35,7 +36,8 @@ bool ridgefill_rewrite(
         const std::vector<ridgefill_redirect> & redirects,
         const std::vector<ggml_tensor *> & extra_roots,
         ridgefill_rewrite_stats & stats,
-        std::string & reason);
+        std::string & reason,
+        const std::function<bool(const ggml_tensor *)> & must_go = {});
 
 // Every source and viewed tensor of a node comes earlier in the graph, and no target is used. Returns false with the
 // offending node's name in reason.

@@ -150,6 +150,20 @@ void test_refusals() {
     }
 }
 
+void test_must_go() {
+    check::begin("nodes that must go");
+    chain k;
+    const auto before = k.w.take();
+    ridgefill_rewrite_stats stats;
+    std::string reason;
+    const auto named = [](const char * name) {
+        return [name](const ggml_tensor * t) { return std::string(t->name) == name; };
+    };
+    CHECK(!ridgefill_rewrite(k.w.gf, {{k.b, k.y()}}, {}, stats, reason, named("c")) && reason == "c is still needed");
+    CHECK(before == k.w.take());
+    CHECK(ridgefill_rewrite(k.w.gf, {{k.b, k.y()}}, {}, stats, reason, named("a")), "%s", reason.c_str());
+}
+
 void test_in_place() {
     check::begin("in-place op that would be dropped");
     {
@@ -418,6 +432,7 @@ int main() {
     test_node_delta();
     test_idle();
     test_refusals();
+    test_must_go();
     test_in_place();
     test_shared();
     test_views(false);
