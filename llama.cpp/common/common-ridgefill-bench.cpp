@@ -9,10 +9,11 @@
 void common_ridgefill_bench_usage() {
     const llama_ridgefill_params def = llama_ridgefill_default_params();
     printf("  --ridgefill <filename>                            RidgeFill side file (default: none)\n");
-    printf("  --ridgefill-mode <off|plumb|speed>                (default: speed with a side file)\n");
+    printf("  --ridgefill-mode <off|plumb|speed|quality>        (default: speed with a side file)\n");
     printf("  --ridgefill-tail <n>                              (default: %d)\n", def.n_tail);
     printf("  --ridgefill-head <n>                              (default: %d)\n", def.n_head);
     printf("  --ridgefill-min-bulk <n>                          (default: %d)\n", def.n_min_bulk);
+    printf("  --ridgefill-share <x>                             (default: %.2f)\n", def.share);
 }
 
 bool common_ridgefill_bench_arg(common_ridgefill_bench & bench, int argc, char ** argv, int & i) {
@@ -43,6 +44,8 @@ bool common_ridgefill_bench_arg(common_ridgefill_bench & bench, int argc, char *
             bench.params.n_head = common_ridgefill_parse_int(value, 0);
         } else if (arg == "--ridgefill-min-bulk") {
             bench.params.n_min_bulk = common_ridgefill_parse_int(value, 0);
+        } else if (arg == "--ridgefill-share") {
+            bench.params.share = common_ridgefill_parse_share(value);
         } else {
             return false;
         }

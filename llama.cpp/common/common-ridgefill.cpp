@@ -5,6 +5,7 @@
 #include "log.h"
 
 #include <charconv>
+#include <cstdlib>
 #include <stdexcept>
 
 llama_ridgefill_params common_params_ridgefill::defaults() const {
@@ -22,7 +23,7 @@ llama_ridgefill_params common_params_ridgefill::defaults() const {
 llama_ridgefill_mode common_ridgefill_parse_mode(const std::string & text) {
     llama_ridgefill_mode mode;
     if (!llama_ridgefill_mode_parse(text.c_str(), &mode)) {
-        throw std::invalid_argument("found '" + text + "', allowed: off, plumb, speed");
+        throw std::invalid_argument("found '" + text + "', allowed: off, plumb, speed, quality");
     }
     return mode;
 }
@@ -35,6 +36,15 @@ int32_t common_ridgefill_parse_int(const std::string & text, int32_t min) {
         throw std::invalid_argument(
             "found '" + text + "', allowed: " + std::to_string(min) + " to " + std::to_string(INT32_MAX)
         );
+    }
+    return value;
+}
+
+float common_ridgefill_parse_share(const std::string & text) {
+    char * end = nullptr;
+    const float value = std::strtof(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !(value >= 0.0f && value <= 1.0f)) {
+        throw std::invalid_argument("found '" + text + "', allowed: 0 to 1");
     }
     return value;
 }
@@ -65,12 +75,13 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
     );
     add_opt(
         common_arg(
-            {"--ridgefill-mode"}, "{off,plumb,speed}",
+            {"--ridgefill-mode"}, "{off,plumb,speed,quality}",
             string_format(
                 "what prompts get unless a request says otherwise (default: %s with a side file)\n"
                 "- off: every row is exact\n"
                 "- plumb: the machinery runs but predicts nothing, for checking it\n"
-                "- speed: all rows between head and tail are filled",
+                "- speed: all rows between head and tail are filled\n"
+                "- quality: as speed, then the rows run exactly that the prompt's end attends to",
                 llama_ridgefill_mode_name(def.mode)
             ),
             [](common_params & params, const std::string & value) {
@@ -108,6 +119,34 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
             }
         ),
         "LLAMA_ARG_RIDGEFILL_MIN_BULK"
+    );
+    add_opt(
+        common_arg(
+            {"--ridgefill-share"}, "N",
+            string_format("quality mode: share of the rows to fill that run exactly, 0 to 1 (default: %.2f)", def.share),
+            [](common_params & params, const std::string & value) {
+                params.ridgefill.params.share = common_ridgefill_parse_share(value);
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_SHARE"
+    );
+    add_opt(
+        common_arg(
+            {"--ridgefill-select"}, "{attention,spans,rows,class,random,all}",
+            string_format(
+                "quality mode: which of these rows (default: %s)\n"
+                "- spans: around what the last queries of the prompt attend to; rows: what its whole tail attends to\n"
+                "- attention: both within the share\n"
+                "- class: by the side file's score table; random, all: controls",
+                llama_ridgefill_select_name(def.select)
+            ),
+            [](common_params & params, const std::string & value) {
+                if (!llama_ridgefill_select_parse(value.c_str(), &params.ridgefill.params.select)) {
+                    throw std::invalid_argument("found '" + value + "', allowed: attention, spans, rows, class, random, all");
+                }
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_SELECT"
     );
     add_opt(
         common_arg(

@@ -51,3 +51,4 @@ void common_ridgefill_warn_exact(const common_params_ridgefill & params, const c
 // Parses what follows an option. Throws std::invalid_argument with the value found and the values allowed.
 llama_ridgefill_mode common_ridgefill_parse_mode(const std::string & text);
 int32_t common_ridgefill_parse_int(const std::string & text, int32_t min);
+float common_ridgefill_parse_share(const std::string & text);

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Bumped when a signature or a struct below changes; the Python bindings check it at import.
-#define LLAMA_RIDGEFILL_ABI 1
+#define LLAMA_RIDGEFILL_ABI 2
 
 LLAMA_API int32_t llama_ridgefill_abi(void);
 
@@ -28,6 +28,17 @@ enum llama_ridgefill_mode {
     LLAMA_RIDGEFILL_MODE_OFF   = 0, // identical to upstream
     LLAMA_RIDGEFILL_MODE_PLUMB = 1, // plan, ubatch split and graph pass run, nothing is redirected: equals exact
     LLAMA_RIDGEFILL_MODE_SPEED = 2, // every bulk row is filled
+    LLAMA_RIDGEFILL_MODE_QUALITY = 3, // as speed, then selected bulk rows are run exactly before the tail goes on
+};
+
+// Which bulk rows quality mode runs exactly.
+enum llama_ridgefill_select {
+    LLAMA_RIDGEFILL_SELECT_ATTENTION = 0, // spans and rows: both of the next two within the share
+    LLAMA_RIDGEFILL_SELECT_SPANS     = 1, // spans that the prompt's last queries (its question) attend to below the split
+    LLAMA_RIDGEFILL_SELECT_ROWS      = 2, // single rows that the whole tail's queries attend to below the split
+    LLAMA_RIDGEFILL_SELECT_CLASS     = 3, // the side file's score table, per window of 2048 positions
+    LLAMA_RIDGEFILL_SELECT_RANDOM    = 4, // control: as many rows as `class`, drawn by position
+    LLAMA_RIDGEFILL_SELECT_ALL       = 5, // control: every bulk row
 };
 
 enum llama_ridgefill_target {
@@ -46,23 +57,30 @@ enum llama_ridgefill_reason {
     LLAMA_RIDGEFILL_REASON_NOT_CAUSAL   = 6, // non-causal attention
     LLAMA_RIDGEFILL_REASON_GRAPH        = 7, // the graph pass declined (see the log for the tensor that is missing)
     LLAMA_RIDGEFILL_REASON_NO_PLAN      = 8, // the prompt's length was not announced with llama_ridgefill_prompt
+    LLAMA_RIDGEFILL_REASON_MEMORY       = 9, // quality mode: this kind of cache cannot run rows again, or too many rows to keep
+    LLAMA_RIDGEFILL_REASON_NO_TABLE     = 10, // quality mode by class: the side file has no score table
 };
 
-// A short stable word for a mode or reason: "off", "plumb", "speed"; "none", "no_projector", "off", "short", ...
+// A short stable word: "off", "plumb", "speed", "quality"; "none", "no_projector", "off", "short", ...; "attention",
+// "spans", "rows", "class", "random", "all"
 LLAMA_API const char * llama_ridgefill_mode_name  (enum llama_ridgefill_mode mode);
 LLAMA_API const char * llama_ridgefill_reason_name(enum llama_ridgefill_reason reason);
+LLAMA_API const char * llama_ridgefill_select_name(enum llama_ridgefill_select select);
 
-// Parses "off" | "plumb" | "speed". Returns false and leaves *mode alone for any other text.
-LLAMA_API bool llama_ridgefill_mode_parse(const char * text, enum llama_ridgefill_mode * mode);
+// Parse such a word. Return false and leave the value alone for any other text.
+LLAMA_API bool llama_ridgefill_mode_parse  (const char * text, enum llama_ridgefill_mode   * mode);
+LLAMA_API bool llama_ridgefill_select_parse(const char * text, enum llama_ridgefill_select * select);
 
 struct llama_ridgefill_params {
     enum llama_ridgefill_mode mode;
     int32_t n_tail;     // T: rows at the end of a prompt that stay exact, >= 1
     int32_t n_head;     // rows at the beginning of a sequence that stay exact (attention sinks), >= 0
     int32_t n_min_bulk; // fewer bulk rows than this: the prompt runs exact, >= 0
+    enum llama_ridgefill_select select; // quality mode: which bulk rows run exactly,
+    float   share;                      // and how many of them (of the matching ones for class): 0 .. 1
 };
 
-// mode speed, n_tail 2048, n_head 16, n_min_bulk 1024
+// mode speed, n_tail 2048, n_head 16, n_min_bulk 1024, select attention, share 0.25
 LLAMA_API struct llama_ridgefill_params llama_ridgefill_default_params(void);
 
 //
@@ -129,6 +147,7 @@ struct llama_ridgefill_counts {
     enum llama_ridgefill_reason reason; // why nothing was filled; NONE when n_filled > 0
     int32_t n_filled;                   // prompt rows filled since the announcement
     int32_t n_exact;                    // prompt rows run exactly since the announcement
+    int32_t n_selected;                 // bulk rows among n_exact that quality mode selected
 };
 
 LLAMA_API struct llama_ridgefill_counts llama_ridgefill_get_counts(const struct llama_context * ctx, llama_seq_id seq_id);
@@ -143,6 +162,7 @@ LLAMA_API struct llama_ridgefill_counts llama_ridgefill_get_counts(const struct 
 struct llama_ridgefill_interval {
     llama_pos begin;
     llama_pos end;
+    enum llama_ridgefill_mode mode; // that filled them: speed or quality
 };
 
 LLAMA_API struct llama_ridgefill_interval llama_ridgefill_filled    (const struct llama_context * ctx, llama_seq_id seq_id);
@@ -150,7 +170,8 @@ LLAMA_API void                            llama_ridgefill_set_filled(struct llam
                                                                      struct llama_ridgefill_interval filled);
 
 // How many of the first n_match cached rows a prompt of n_prompt rows may reuse: no filled row in mode off or plumb, no
-// filled row inside the new exact tail or head in mode speed. Pure arithmetic on `filled`.
+// filled row inside the new exact tail or head in mode speed. No filled row in mode quality, nor after it: which rows it
+// ran exactly was decided by the tail of another prompt. Pure arithmetic on `filled`.
 LLAMA_API llama_pos llama_ridgefill_reusable(
         struct llama_ridgefill_interval filled, struct llama_ridgefill_params params,
         llama_pos n_match, llama_pos n_prompt);

@@ -12,7 +12,7 @@
 //
 
 static const char * const FIELD_ALLOWED =
-    R"(allowed: "off", "plumb", "speed" or {"mode": one of these, "tail": 1 to 2147483647})";
+    R"(allowed: "off", "plumb", "speed", "quality" or {"mode": one of these, "tail": 1 to 2147483647, "share": 0 to 1})";
 
 [[noreturn]] static void field_error(const std::string & where, const json & found) {
     throw std::invalid_argument(where + "found " + safe_json_to_str(found) + ", " + FIELD_ALLOWED);
@@ -30,7 +30,7 @@ void server_ridgefill_parse(const json & field, llama_ridgefill_params & params)
         return;
     }
     for (const auto & [key, value] : field.items()) {
-        if (key != "mode" && key != "tail") {
+        if (key != "mode" && key != "tail" && key != "share") {
             field_error("", field);
         }
         if (value.is_null()) {
@@ -38,6 +38,13 @@ void server_ridgefill_parse(const json & field, llama_ridgefill_params & params)
         }
         if (key == "mode") {
             parse_mode("mode: ", value, params);
+            continue;
+        }
+        if (key == "share") {
+            if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= 1)) {
+                field_error("share: ", value);
+            }
+            params.share = value.get<float>();
             continue;
         }
         if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > INT32_MAX) {
@@ -120,7 +127,7 @@ void server_ridgefill_stats::announce(
     auto filled = llama_ridgefill_filled(ctx, seq_id);
     filled.end = std::min(filled.end, n_past);
     if (is_empty(filled)) {
-        filled = {0, 0};
+        filled = {};
     }
     llama_ridgefill_set_filled(ctx, seq_id, filled);
 
@@ -144,6 +151,7 @@ void server_ridgefill_stats::announce(
     }
 
     n_filled = 0;
+    n_selected = 0;
     n_filled_cached = filled.end - filled.begin;
     this->seq_id = seq_id;
     n_todo = policy.n_prompt - n_past;
@@ -158,12 +166,14 @@ void server_ridgefill_stats::update(
     }
 
     const auto counts = llama_ridgefill_get_counts(ctx, seq_id);
-    const uint64_t filled = counts.n_filled - n_filled;
-    const uint64_t processed = n_processed - n_counted;
+    // quality mode moves the rows it selects from the filled to the exact ones
+    const int64_t filled = (int64_t) counts.n_filled - n_filled;
+    const int64_t processed = (int64_t) n_processed - (int64_t) n_counted;
     sum.n_filled += filled;
     sum.n_exact += processed - std::min(processed, filled);
 
     n_filled = counts.n_filled;
+    n_selected = counts.n_selected;
     n_counted = n_processed;
     if (!fixed_reason) {
         reason = llama_ridgefill_reason_name(counts.reason);
@@ -192,8 +202,11 @@ json server_ridgefill_stats::to_json(uint64_t n_processed) const {
         {"n_exact", (int64_t) n_processed - n_filled},
         {"n_filled_cached", n_filled_cached},
     };
-    if (n_filled == 0) {
+    if (n_filled == 0 && n_selected == 0) {
         res["reason"] = reason;
+    }
+    if (mode == LLAMA_RIDGEFILL_MODE_QUALITY) {
+        res["n_selected"] = n_selected;
     }
     return res;
 }
@@ -214,7 +227,7 @@ std::string server_ridgefill_metrics::to_prometheus() const {
 //
 
 void server_ridgefill_clear(llama_context * ctx, llama_seq_id seq_id) {
-    llama_ridgefill_set_filled(ctx, seq_id, {0, 0});
+    llama_ridgefill_set_filled(ctx, seq_id, {});
 }
 
 void server_ridgefill_copy(llama_context * ctx, llama_seq_id src, llama_seq_id dst) {
@@ -223,7 +236,8 @@ void server_ridgefill_copy(llama_context * ctx, llama_seq_id src, llama_seq_id d
 
 void server_ridgefill_shifted(llama_context * ctx, llama_seq_id seq_id) {
     if (!is_empty(llama_ridgefill_filled(ctx, seq_id))) {
-        llama_ridgefill_set_filled(ctx, seq_id, {0, INT32_MAX});
+        // of no mode: no request reuses them
+        llama_ridgefill_set_filled(ctx, seq_id, {0, INT32_MAX, LLAMA_RIDGEFILL_MODE_OFF});
     }
 }
 
@@ -265,6 +279,8 @@ json server_ridgefill_props(const llama_context * ctx) {
         {"split", llama_ridgefill_split(projector)},
         {"native", llama_ridgefill_native(projector)},
         {"mode", llama_ridgefill_mode_name(params.mode)},
+        {"select", llama_ridgefill_select_name(params.select)},
+        {"share", params.share},
         {"tail", params.n_tail},
         {"head", params.n_head},
         {"min_bulk", params.n_min_bulk},

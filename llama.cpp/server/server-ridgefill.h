@@ -17,7 +17,7 @@ using json = common_json;
 struct common_adapter_lora_info;
 struct server_task;
 
-// The `ridgefill` field of a request: "off" | "plumb" | "speed" | {"mode": ..., "tail": N}. Members that are absent or
+// The `ridgefill` field of a request: "off" | "plumb" | "speed" | "quality" | {"mode": ..., "tail": N, "share": X}. Members that are absent or
 // null keep what params holds. Throws std::invalid_argument with the value found and the values allowed.
 void server_ridgefill_parse(const json & field, llama_ridgefill_params & params);
 
@@ -51,6 +51,7 @@ struct server_ridgefill_stats {
     llama_ridgefill_mode mode = LLAMA_RIDGEFILL_MODE_OFF; // asked for by the request or the server's default
     const char * reason = "no_plan";                      // why nothing was filled
     int32_t n_filled = 0;
+    int32_t n_selected = 0;      // rows between head and tail that quality mode ran exactly
     int32_t n_filled_cached = 0; // of the reused rows, at most so many were filled by earlier requests
 
     // Final answer on n_past: cuts the sequence's filled interval there and announces the rest of the prompt.

@@ -7,13 +7,17 @@
 #include "llama-impl.h"
 
 #include <algorithm>
+#include <set>
 
 llama_ridgefill_plan llama_ridgefill_context::plan_for(
         llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides) const {
     if (!projector) {
         return { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0 };
     }
-    return ridgefill_plan_make(begin, end, overrides ? *overrides : params);
+    const llama_ridgefill_params & p = overrides ? *overrides : params;
+    llama_ridgefill_plan plan = ridgefill_plan_make(begin, end, p);
+    check_quality(plan, p);
+    return plan;
 }
 
 llama_ridgefill_plan llama_ridgefill_context::announce(
@@ -21,7 +25,8 @@ llama_ridgefill_plan llama_ridgefill_context::announce(
     const llama_ridgefill_plan plan = plan_for(begin, end, overrides);
     sequence & s = seqs[seq];
     s.cursor.start(plan, begin, end);
-    s.counts = { plan.mode, plan.reason, 0, 0 };
+    s.counts  = { plan.mode, plan.reason, 0, 0, 0 };
+    s.quality = start_quality(plan, end, overrides ? *overrides : params);
     return plan;
 }
 
@@ -32,11 +37,11 @@ llama_ridgefill_counts llama_ridgefill_context::counts(llama_seq_id seq) const {
 
 llama_ridgefill_interval llama_ridgefill_context::filled(llama_seq_id seq) const {
     const auto it = seqs.find(seq);
-    return it == seqs.end() ? llama_ridgefill_interval { 0, 0 } : it->second.filled;
+    return it == seqs.end() ? llama_ridgefill_interval {} : it->second.filled;
 }
 
 void llama_ridgefill_context::set_filled(llama_seq_id seq, llama_ridgefill_interval iv) {
-    seqs[seq].filled = iv.begin < iv.end ? iv : llama_ridgefill_interval { 0, 0 };
+    seqs[seq].filled = iv.begin < iv.end ? iv : llama_ridgefill_interval {};
 }
 
 llama_ridgefill_reason llama_ridgefill_context::obstacle(const llama_cparams & cparams, bool plain) const {
@@ -58,31 +63,64 @@ llama_ridgefill_reason llama_ridgefill_context::obstacle(const llama_cparams & c
 }
 
 std::vector<uint8_t> llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams & cparams, bool plain) {
+    deferred = false;
     if (!projector || !capture.layers.empty()) {
         return {};
     }
     const llama_ridgefill_reason reason = obstacle(cparams, plain);
+    const bool layer_inputs = std::count(cparams.embeddings_layer_inp.begin(), cparams.embeddings_layer_inp.end(), true) > 0;
 
     std::map<llama_seq_id, ridgefill_cursor> cursors; // copies: the batch may still fail, commit() advances the real ones
     std::vector<uint8_t> res(batch.n_tokens, EXACT);
     bool any = false;
+    std::set<llama_seq_id> wants_bulk_outputs;
+    std::set<llama_seq_id> keeps; // bulk rows come before the tail in this very batch
 
     for (int32_t i = 0; i < batch.n_tokens; ++i) {
         // rows shared by sequences belong to no single prompt
         const llama_seq_id id = batch.seq_id[i][0];
         const auto it = batch.n_seq_id[i] == 1 ? seqs.find(id) : seqs.end();
-        if (it == seqs.end() || !it->second.cursor.active) {
+        if (it == seqs.end()) {
+            continue;
+        }
+        const llama_pos pos = batch.pos[i];
+        ridgefill_prompt_quality * quality = it->second.quality.get();
+        if (now == SECOND_HALF && quality && quality->rows.has(pos)) {
+            res[i] = RESUME;
+            any = true;
+            continue;
+        }
+        if (!it->second.cursor.active) {
             continue;
         }
         ridgefill_cursor & cursor = cursors.emplace(id, it->second.cursor).first->second;
-        if (!cursor.take(batch.pos[i]) || !cursor.is_bulk(batch.pos[i])) {
+        if (!cursor.take(pos)) {
             continue;
         }
-        if (reason != LLAMA_RIDGEFILL_REASON_NONE || batch.logits[i]) {
+        const bool bulk = cursor.is_bulk(pos);
+        const bool tail = cursor.is_tail(pos) && quality && (quality->n_bulk() > 0 || keeps.count(id));
+        if (!bulk && !tail) {
+            continue;
+        }
+        if (reason != LLAMA_RIDGEFILL_REASON_NONE || (bulk && batch.logits[i]) || (quality && layer_inputs)) {
             it->second.counts.reason = reason != LLAMA_RIDGEFILL_REASON_NONE ? reason : LLAMA_RIDGEFILL_REASON_OUTPUTS;
+            if (batch.logits[i]) {
+                wants_bulk_outputs.insert(id);
+            }
             continue;
         }
-        res[i] = cursor.plan.mode == LLAMA_RIDGEFILL_MODE_PLUMB ? PLUMB : FILL;
+        if (tail && wants_bulk_outputs.count(id)) { // its parts would overwrite those outputs
+            it->second.counts.reason = LLAMA_RIDGEFILL_REASON_OUTPUTS;
+            it->second.quality.reset();
+            continue;
+        }
+        deferred = deferred || (tail && now == WHOLE);
+        if (bulk && quality) {
+            keeps.insert(id);
+        }
+        res[i] = tail    ? EARLY
+               : quality ? KEEP
+               : cursor.plan.mode == LLAMA_RIDGEFILL_MODE_PLUMB ? PLUMB : FILL;
         any = true;
     }
 
@@ -102,14 +140,22 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
         res.layers = &capture.layers;
         return res;
     }
-    const uint8_t cls = reserving ? (uint8_t) FILL : ubatch.data ? ubatch.data->row_class : (uint8_t) EXACT;
+    const uint8_t cls = reserving != EXACT ? (uint8_t) reserving : ubatch.data ? ubatch.data->row_class : (uint8_t) EXACT;
     if (!projector || cls == EXACT) {
         return res;
     }
-    res.what   = cls == PLUMB ? ridgefill_task::PLUMB : ridgefill_task::FILL;
     res.split  = projector->split;
     res.target = projector->target;
     res.maps   = &projector->maps;
+    res.inputs = this;
+    switch (cls) {
+        case FILL:   res.what = ridgefill_task::FILL;   break;
+        case PLUMB:  res.what = ridgefill_task::PLUMB;  break;
+        case KEEP:   res.what = ridgefill_task::KEEP;   break;
+        case EARLY:  res.what = ridgefill_task::EARLY;  break;
+        case RESUME: res.what = ridgefill_task::RESUME; break;
+        default:     GGML_ABORT("unknown row class");
+    }
     return res;
 }
 
@@ -133,7 +179,19 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
         return;
     }
 
-    const bool filled = what == ridgefill_task::FILL && outcome.applied;
+    if (what == ridgefill_task::RESUME) {
+        return; // these rows were counted when they ran their first half
+    }
+    if ((what == ridgefill_task::KEEP || what == ridgefill_task::EARLY) && outcome.applied) {
+        ggml_backend_sched_synchronize(sched);
+        if (what == ridgefill_task::EARLY) {
+            add_scores(ubatch);
+        }
+        keep_rows(ubatch);
+    }
+
+    const bool fills  = what == ridgefill_task::FILL || what == ridgefill_task::KEEP;
+    const bool filled = fills && outcome.applied;
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const llama_pos pos = ubatch.pos[i];
@@ -146,7 +204,7 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
             // rows at and after pos are written anew, whatever they were
             s.filled = ridgefill_interval_cut(s.filled, pos);
             if (filled) {
-                s.filled = ridgefill_interval_hull(s.filled, { pos, pos + 1 });
+                s.filled = ridgefill_interval_hull(s.filled, { pos, pos + 1, s.cursor.plan.mode });
             }
             if (!s.cursor.take(pos)) {
                 continue;
@@ -156,7 +214,7 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
                 s.counts.reason = LLAMA_RIDGEFILL_REASON_NONE;
             } else {
                 s.counts.n_exact++;
-                if (what == ridgefill_task::FILL && s.counts.n_filled == 0) {
+                if (fills && s.counts.n_filled == 0) {
                     s.counts.reason = LLAMA_RIDGEFILL_REASON_GRAPH;
                 }
             }
@@ -165,7 +223,7 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
 }
 
 uint32_t llama_ridgefill_context::n_extra_nodes() const {
-    return projector ? (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)) : 0;
+    return projector ? (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)) + RIDGEFILL_SCORE_MAX_NODES : 0;
 }
 
 void llama_ridgefill_context::capture_reset() {

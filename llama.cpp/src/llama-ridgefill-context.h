@@ -5,6 +5,7 @@
 
 #include "llama-ridgefill-pass.h"
 #include "llama-ridgefill-plan.h"
+#include "llama-ridgefill-quality.h"
 
 #include "ggml-backend.h"
 
@@ -17,7 +18,7 @@ struct llama_cparams;
 struct llama_batch;
 struct llama_ubatch;
 
-struct llama_ridgefill_context {
+struct llama_ridgefill_context : ridgefill_inputs {
     const llama_ridgefill_projector * projector = nullptr;
     llama_ridgefill_params            params    = {};
 
@@ -33,7 +34,8 @@ struct llama_ridgefill_context {
     // ---- hooks of llama_context ----
 
     // The class of each row of a batch (empty: all exact). A ubatch holds rows of one class. plain: no adapter is active.
-    enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2 };
+    // EARLY and RESUME: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
+    enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2, KEEP = 3, EARLY = 4, RESUME = 5 };
     std::vector<uint8_t> classify(const llama_batch & batch, const llama_cparams & cparams, bool plain);
 
     // What the pass shall do to the graph of this ubatch.
@@ -45,7 +47,34 @@ struct llama_ridgefill_context {
     // Graph nodes that a fill graph has beyond the exact one.
     uint32_t n_extra_nodes() const;
 
-    bool reserving = false; // graphs built now are fill graphs whatever their ubatch says
+    row_class reserving = EXACT; // the class of graphs that are built for reservation
+
+    // ---- quality mode ----
+
+    const class llama_kv_cache * cache = nullptr; // the context's, when it is of the plain kind
+    bool can_resume = false;                      // the cache and the graph allow it
+
+    // What a decode does with rows of a tail that waits for its selection. WHOLE: classify() only notes that there are
+    // some, and the decode is then done in parts (llama_context::ridgefill_decode).
+    enum part { WHOLE, FIRST_HALF, SECOND_HALF };
+    part now      = WHOLE;
+    bool deferred = false; // the batch has such rows
+
+    ridgefill_prompt_quality * quality_of(llama_seq_id seq); // nullptr: none under way
+
+    // one row or more was selected: moves it from the filled to the exact ones
+    void count_selected(llama_seq_id seq, int32_t n);
+
+    // ridgefill_inputs
+    void source_rows  (const llama_ubatch & ubatch, int64_t width, float * out) const override;
+    void query_weights(const llama_ubatch & ubatch, float * out) const override;
+
+    // A decode in parts that fails leaves the prompt as it was before it.
+    struct snapshot;
+    std::shared_ptr<snapshot> save(llama_seq_id seq) const;
+    void restore(llama_seq_id seq, const snapshot & from, llama_pos pos_max); // pos_max: what is left in memory
+
+    void end_quality(llama_seq_id seq); // the prompt's tail has run, or goes on exactly
 
     // ---- capture ----
 
@@ -64,14 +93,25 @@ struct llama_ridgefill_context {
 private:
     struct sequence {
         ridgefill_cursor         cursor;
-        llama_ridgefill_counts   counts = { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PLAN, 0, 0 };
-        llama_ridgefill_interval filled = { 0, 0 };
+        llama_ridgefill_counts   counts = { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PLAN, 0, 0, 0 };
+        llama_ridgefill_interval filled = {};
+        std::unique_ptr<ridgefill_prompt_quality> quality;
     };
     std::map<llama_seq_id, sequence> seqs;
 
     // why no row of the current batch may be filled, or NONE
     llama_ridgefill_reason obstacle(const llama_cparams & cparams, bool plain) const;
+
+    // Turns a plan of quality mode that cannot be carried out into an exact one with its reason.
+    void check_quality(llama_ridgefill_plan & plan, const llama_ridgefill_params & params) const;
+    std::unique_ptr<ridgefill_prompt_quality> start_quality(
+            const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & params) const;
+    void keep_rows (const llama_ubatch & ubatch);
+    void add_scores(const llama_ubatch & ubatch); // the attention of its queries, from the graph that ran last
 };
+
+// Its rows have their cells already.
+bool ridgefill_is_placed(const llama_ubatch & ubatch);
 
 // so that llama-context.h needs no complete type
 struct llama_ridgefill_context_deleter {

@@ -6,9 +6,11 @@
 #include "llama-graph.h"
 #include "llama-impl.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 
 namespace {
 
@@ -79,6 +81,41 @@ bool is_late_ffn(const ggml_tensor * t, int32_t split) {
     return dash && strstr(t->name, "ffn_") && atoi(dash + 1) >= split;
 }
 
+// Sets an input tensor of a cut graph before each run.
+class ridgefill_input : public llm_graph_input_i {
+public:
+    enum kind { ROWS, WEIGHTS };
+
+    ridgefill_input(const ridgefill_inputs * from, ggml_tensor * t, kind what) : from(from), t(t), what(what) {}
+
+    void set_input(const llama_ubatch * ubatch) override {
+        const int64_t n_rows = ubatch->n_tokens;
+        std::vector<float> data((size_t) (what == ROWS ? ggml_nelements(t) : t->ne[0] * n_rows));
+        if (what == ROWS) {
+            from->source_rows(*ubatch, ggml_nelements(t) / n_rows, data.data());
+            ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
+            return;
+        }
+        from->query_weights(*ubatch, data.data());
+        for (int64_t h = 0; h < t->ne[2]; ++h) { // every head weighs alike
+            ggml_backend_tensor_set(t, data.data(), (size_t) h * t->nb[2], data.size() * sizeof(float));
+        }
+    }
+
+    // the number of rows, all that matters here, is part of what a graph is reused by
+    bool can_reuse(const llm_graph_params &) override { return true; }
+
+private:
+    const ridgefill_inputs * from;
+    ggml_tensor *            t;
+    kind                     what;
+};
+
+void add_input(const ridgefill_task & task, llm_graph_result & res, ggml_tensor * t, ridgefill_input::kind what) {
+    ggml_build_forward_expand(res.get_gf(), t); // allocated even when nothing reads it
+    res.add_input(std::make_unique<ridgefill_input>(task.inputs, t, what));
+}
+
 bool fail(ridgefill_outcome & out, const std::string & reason) {
     out.reason = reason;
     return false;
@@ -102,24 +139,83 @@ ggml_tensor * as_rows(ggml_context * ctx, ggml_tensor * t, int64_t width) {
     return ggml_reshape_2d(ctx, t, width, ggml_nelements(t) / width);
 }
 
+// these dangle now; t_h_nextn is read for all rows even when no output is wanted
+void drop_outputs(llm_graph_result & res) {
+    res.t_logits      = nullptr;
+    res.t_embd        = nullptr;
+    res.t_embd_pooled = nullptr;
+    res.t_h_nextn     = nullptr;
+    res.t_sampled       .clear();
+    res.t_sampled_probs .clear();
+    res.t_sampled_logits.clear();
+    res.t_candidates    .clear();
+}
+
+// Layer inputs that a caller reads (drafters do) stay; the plan keeps bulk rows exact when late ones are wanted.
+std::vector<ggml_tensor *> wanted_layer_inputs(const llm_graph_params & params, const llm_graph_result & res) {
+    std::vector<ggml_tensor *> keep;
+    const auto & wanted = params.cparams.embeddings_layer_inp;
+    for (size_t il = 0; il < wanted.size(); ++il) {
+        if (wanted[il]) {
+            keep.push_back(res.get_layer_inp((int) il));
+        }
+    }
+    return keep;
+}
+
+void drop_layer_inputs(const llm_graph_params & params, llm_graph_result & res, int il_begin) {
+    const auto & wanted = params.cparams.embeddings_layer_inp;
+    for (size_t il = (size_t) il_begin; il < res.t_layer_inp.size(); ++il) {
+        if (il >= wanted.size() || !wanted[il]) {
+            res.t_layer_inp[il] = nullptr;
+        }
+    }
+}
+
+bool rewrite(
+        llm_graph_result & res, ridgefill_outcome & out,
+        const std::vector<ridgefill_redirect> & redirects, const std::vector<ggml_tensor *> & keep,
+        const std::function<bool(const ggml_tensor *)> & must_go, const ridgefill_part & part) {
+    ridgefill_rewrite_stats stats;
+    if (!ridgefill_rewrite(res.get_gf(), redirects, keep, stats, out.reason, must_go, part)) {
+        return false;
+    }
+#ifndef NDEBUG
+    GGML_ASSERT(ridgefill_rewrite_verify(res.get_gf(), redirects, out.reason));
+#endif
+    out.n_nodes_before = stats.n_nodes_before;
+    out.n_nodes_after  = stats.n_nodes_after;
+    return true;
+}
+
+ggml_tensor * checked_source(const ridgefill_task & task, llm_graph_result & res, int64_t n_rows, ridgefill_outcome & out) {
+    ggml_tensor * source = ridgefill_find_source(res, task.split);
+    if (!source) {
+        fail(out, "no stream entering layer " + std::to_string(task.split));
+        return nullptr;
+    }
+    if (!has_rows(source, task.maps->n_in, n_rows)) {
+        fail(out, std::string(source->name) + " is not F32 [" + std::to_string(task.maps->n_in) + ", n_rows]");
+        return nullptr;
+    }
+    return source;
+}
+
 bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
     const ridgefill_task & task = params.ridgefill;
     const int64_t n_rows = params.ubatch.n_tokens;
+    const bool maps = task.what != ridgefill_task::PLUMB;
 
     std::vector<ridgefill_redirect> redirects;
+    std::vector<ggml_tensor *> keep = wanted_layer_inputs(params, res);
 
-    if (task.what == ridgefill_task::FILL) {
-        ggml_tensor * source = ridgefill_find_source(res, task.split);
+    if (maps) {
+        ggml_tensor * source = checked_source(task, res, n_rows, out);
         if (!source) {
-            return fail(out, "no stream entering layer " + std::to_string(task.split));
+            return false;
         }
-        const int64_t n_in = task.maps->n_in;
-        if (!has_rows(source, n_in, n_rows)) {
-            return fail(out, std::string(source->name) + " is not F32 [" + std::to_string(n_in) + ", n_rows]");
-        }
-
         ggml_context * ctx = res.get_ctx();
-        ggml_tensor * x = as_rows(ctx, source, n_in);
+        ggml_tensor * x = as_rows(ctx, source, task.maps->n_in);
 
         for (const ridgefill_map & map : task.maps->maps) {
             ggml_tensor * target = ridgefill_find_target(res, task.target, map.il);
@@ -131,49 +227,74 @@ bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_out
             }
             redirects.push_back({ target, build_map(ctx, map, x, target, map.il) });
         }
-    }
-
-    // features of early layers that a caller reads stay; the plan keeps bulk rows exact when late ones are wanted
-    std::vector<ggml_tensor *> keep;
-    const auto & layer_inp = params.cparams.embeddings_layer_inp;
-    for (size_t il = 0; il < layer_inp.size(); ++il) {
-        if (layer_inp[il]) {
-            keep.push_back(res.get_layer_inp((int) il));
+        if (task.what == ridgefill_task::KEEP) {
+            ggml_set_output(source);
+            keep.push_back(source);
+            out.source = source;
         }
     }
 
     // a late FFN that something still needs means that the target is not all that the layer's cache is made from
     std::function<bool(const ggml_tensor *)> must_go;
-    if (task.what == ridgefill_task::FILL) {
+    if (maps) {
         must_go = [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); };
     }
-
-    ridgefill_rewrite_stats stats;
-    if (!ridgefill_rewrite(res.get_gf(), redirects, keep, stats, out.reason, must_go)) {
+    if (!rewrite(res, out, redirects, keep, must_go, {})) {
         return false;
     }
+    drop_outputs(res);
+    drop_layer_inputs(params, res, task.split + 1);
+    return true;
+}
 
-#ifndef NDEBUG
-    GGML_ASSERT(ridgefill_rewrite_verify(res.get_gf(), redirects, out.reason));
-#endif
+bool early(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
+    const ridgefill_task & task = params.ridgefill;
+    ggml_tensor * source = checked_source(task, res, params.ubatch.n_tokens, out);
+    if (!source) {
+        return false;
+    }
+    out.source = source;
+    out.scores = ridgefill_build_scores(res, task.split);
 
-    out.n_nodes_before = stats.n_nodes_before;
-    out.n_nodes_after  = stats.n_nodes_after;
+    std::vector<ggml_tensor *> keep = out.scores.sums;
+    keep.push_back(source);
+    ggml_set_output(source);
 
-    // these dangle now; t_h_nextn is read for all rows even when no output is wanted
-    res.t_logits      = nullptr;
-    res.t_embd        = nullptr;
-    res.t_embd_pooled = nullptr;
-    res.t_h_nextn     = nullptr;
-    res.t_sampled       .clear();
-    res.t_sampled_probs .clear();
-    res.t_sampled_logits.clear();
-    res.t_candidates    .clear();
-    for (size_t il = (size_t) task.split + 1; il < res.t_layer_inp.size(); ++il) {
-        if (il >= layer_inp.size() || !layer_inp[il]) {
-            res.t_layer_inp[il] = nullptr;
+    if (!rewrite(res, out, {}, keep, [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); },
+                 { ridgefill_part::BEFORE, source })) {
+        return false;
+    }
+    if (out.scores.weights) {
+        add_input(task, res, out.scores.weights, ridgefill_input::WEIGHTS);
+    }
+    drop_outputs(res);
+    drop_layer_inputs(params, res, task.split + 1);
+    return true;
+}
+
+bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
+    const ridgefill_task & task = params.ridgefill;
+    ggml_tensor * source = checked_source(task, res, params.ubatch.n_tokens, out);
+    if (!source) {
+        return false;
+    }
+    ggml_tensor * rows = ggml_new_tensor(res.get_ctx(), source->type, GGML_MAX_DIMS, source->ne);
+    ggml_set_name (rows, "ridgefill-rows");
+    ggml_set_input(rows);
+
+    std::vector<ggml_tensor *> keep;
+    for (ggml_tensor * t : { res.t_logits, res.t_embd, res.t_embd_pooled, res.t_h_nextn }) {
+        if (t) {
+            keep.push_back(t);
         }
     }
+    for (const auto * list : { &res.t_sampled, &res.t_sampled_probs, &res.t_sampled_logits, &res.t_candidates }) {
+        std::copy_if(list->begin(), list->end(), std::back_inserter(keep), [](const ggml_tensor * t) { return t; });
+    }
+    if (!rewrite(res, out, { { source, rows } }, keep, {}, { ridgefill_part::AFTER, source })) {
+        return false;
+    }
+    add_input(task, res, rows, ridgefill_input::ROWS);
     return true;
 }
 
@@ -220,7 +341,15 @@ void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & r
     }
 
     ridgefill_outcome out;
-    out.applied = task.what == ridgefill_task::CAPTURE ? capture(params, res, out) : fill(params, res, out);
+    switch (task.what) {
+        case ridgefill_task::NONE:    break;
+        case ridgefill_task::FILL:
+        case ridgefill_task::KEEP:
+        case ridgefill_task::PLUMB:   out.applied = fill   (params, res, out); break;
+        case ridgefill_task::CAPTURE: out.applied = capture(params, res, out); break;
+        case ridgefill_task::EARLY:   out.applied = early  (params, res, out); break;
+        case ridgefill_task::RESUME:  out.applied = resume (params, res, out); break;
+    }
 
     if (!out.applied && out.reason != task.outcome->reason) {
         LLAMA_LOG_WARN("%s: the pass declines, bulk rows run exact: %s\n", __func__, out.reason.c_str());

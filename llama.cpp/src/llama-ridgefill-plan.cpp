@@ -6,9 +6,14 @@ const char * ridgefill_params_check(const llama_ridgefill_params & params) {
     switch (params.mode) {
         case LLAMA_RIDGEFILL_MODE_OFF:
         case LLAMA_RIDGEFILL_MODE_PLUMB:
-        case LLAMA_RIDGEFILL_MODE_SPEED: break;
-        default: return "unknown mode, allowed: off, plumb, speed";
+        case LLAMA_RIDGEFILL_MODE_SPEED:
+        case LLAMA_RIDGEFILL_MODE_QUALITY: break;
+        default: return "unknown mode, allowed: off, plumb, speed, quality";
     }
+    if (params.select < LLAMA_RIDGEFILL_SELECT_ATTENTION || params.select > LLAMA_RIDGEFILL_SELECT_ALL) {
+        return "unknown select, allowed: attention, spans, rows, class, random, all";
+    }
+    if (!(params.share >= 0.0f && params.share <= 1.0f)) { return "share outside 0 .. 1"; }
     if (params.n_tail     < 1) { return "tail below 1: the last prompt row must be exact"; }
     if (params.n_head     < 0) { return "head below 0"; }
     if (params.n_min_bulk < 0) { return "min_bulk below 0"; }
@@ -40,13 +45,14 @@ llama_ridgefill_plan ridgefill_plan_make(
 llama_ridgefill_interval ridgefill_interval_hull(llama_ridgefill_interval a, llama_ridgefill_interval b) {
     if (a.begin >= a.end) { return b; }
     if (b.begin >= b.end) { return a; }
-    return { std::min(a.begin, b.begin), std::max(a.end, b.end) };
+    // quality is the stricter word: rows of it are never reused
+    return { std::min(a.begin, b.begin), std::max(a.end, b.end), std::max(a.mode, b.mode) };
 }
 
 llama_ridgefill_interval ridgefill_interval_cut(llama_ridgefill_interval a, llama_pos pos) {
     a.end = std::min(a.end, pos);
     if (a.begin >= a.end) {
-        a = { 0, 0 };
+        a = {};
     }
     return a;
 }
@@ -57,8 +63,8 @@ llama_pos llama_ridgefill_reusable(
         return n_match;
     }
 
-    const bool fills = params.mode != LLAMA_RIDGEFILL_MODE_OFF && params.mode != LLAMA_RIDGEFILL_MODE_PLUMB;
-    if (!fills || filled.begin < params.n_head) {
+    const bool same = params.mode == LLAMA_RIDGEFILL_MODE_SPEED && filled.mode == LLAMA_RIDGEFILL_MODE_SPEED;
+    if (!same || filled.begin < params.n_head) {
         return filled.begin;
     }
 
@@ -87,6 +93,10 @@ bool ridgefill_cursor::take(llama_pos pos) {
     }
     pos_next++;
     return true;
+}
+
+bool ridgefill_cursor::is_tail(llama_pos pos) const {
+    return plan.reason == LLAMA_RIDGEFILL_REASON_NONE && pos >= plan.bulk_end && pos < pos_end;
 }
 
 bool ridgefill_cursor::is_bulk(llama_pos pos) const {

@@ -33,4 +33,5 @@ struct ridgefill_cursor {
     bool take(llama_pos pos);
 
     bool is_bulk(llama_pos pos) const;
+    bool is_tail(llama_pos pos) const; // of a prompt that has bulk rows
 };

@@ -222,6 +222,10 @@ llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, 
     ld.create_tensors();
     ld.allocate();
     ld.upload();
+    if (file.score.size > 0) {
+        proj->score.resize(file.score.size / sizeof(float));
+        ridgefill_sidefile_read_raw(file, file.score, "ridgefill.score", proj->score.data());
+    }
 
     LLAMA_LOG_INFO("%s: %s: %zu maps [%u -> %u], split %u, %s, %.2f MiB, %s\n", __func__, proj->name.c_str(),
             proj->maps.maps.size(), file.n_in, file.n_out, file.split, file.target.c_str(),

@@ -42,6 +42,7 @@ struct llama_ridgefill_projector {
     bool                    native = false;
     size_t                  size   = 0;
     ridgefill_maps          maps;
+    std::vector<float>      score; // per token id, for selection by class; empty: the side file has none
 
     std::vector<ggml_context_ptr>        ctxs;
     std::vector<ggml_backend_buffer_ptr> bufs;

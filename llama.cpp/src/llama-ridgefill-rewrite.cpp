@@ -79,6 +79,21 @@ const ggml_tensor * find_target_above(const ggml_tensor * root, const tensor_map
     return nullptr;
 }
 
+// Every node that is computed from `source`, itself included.
+tensor_set find_dependents(const std::vector<ggml_tensor *> & nodes, const ggml_tensor * source) {
+    tensor_set res = { source };
+    for (const ggml_tensor * n : nodes) {
+        bool depends = n->view_src && res.count(n->view_src);
+        for (int i = 0; i < GGML_MAX_SRC && !depends; ++i) {
+            depends = n->src[i] && res.count(n->src[i]);
+        }
+        if (depends) {
+            res.insert(n);
+        }
+    }
+    return res;
+}
+
 // Which source does t view? Ops differ in the slot (a view has it in src[0], set_rows in src[2]).
 int viewed_source(const ggml_tensor * t) {
     for (int i = 0; i < GGML_MAX_SRC; ++i) {
@@ -105,7 +120,8 @@ bool ridgefill_rewrite(
         const std::vector<ggml_tensor *> & extra_roots,
         ridgefill_rewrite_stats & stats,
         std::string & reason,
-        const std::function<bool(const ggml_tensor *)> & must_go) {
+        const std::function<bool(const ggml_tensor *)> & must_go,
+        const ridgefill_part & part) {
     const std::vector<ggml_tensor *> nodes(gf->nodes, gf->nodes + gf->n_nodes);
     const std::vector<ggml_tensor *> leafs(gf->leafs, gf->leafs + gf->n_leafs);
 
@@ -151,9 +167,14 @@ bool ridgefill_rewrite(
         }
     }
 
+    const tensor_set after = part.what == ridgefill_part::ALL ? tensor_set() : find_dependents(nodes, part.source);
+    const auto in_part = [&](const ggml_tensor * n) {
+        return part.what == ridgefill_part::ALL || (part.what == ridgefill_part::AFTER) == (after.count(n) > 0);
+    };
+
     tensor_set needed;
     for (ggml_tensor * n : nodes) {
-        if (writes_outside(n)) {
+        if (writes_outside(n) && in_part(n)) {
             mark_needed(view, n, needed);
             stats.n_roots++;
         }

@@ -14,6 +14,14 @@ struct ridgefill_redirect {
     ggml_tensor * replacement; // not in the graph yet; same shape and type
 };
 
+// Which part of a graph stays: all of it, what comes before `source` (does not depend on it), or what comes after.
+struct ridgefill_part {
+    enum which { ALL, BEFORE, AFTER };
+
+    which               what   = ALL;
+    const ggml_tensor * source = nullptr;
+};
+
 struct ridgefill_rewrite_stats {
     int n_nodes_before = 0;
     int n_nodes_after  = 0;
@@ -22,7 +30,8 @@ struct ridgefill_rewrite_stats {
     int n_reroots      = 0; // views of a target that now view its replacement
 };
 
-// Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots.
+// Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots. With
+// a `part` only the cache writes of that part count.
 //
 // requires: each target is a compute tensor with a use, no replacement depends on a target, no target survives, no in-place
 //           op that would be dropped writes to memory of a kept node or a target, no kept node must go. Otherwise returns
@@ -37,7 +46,8 @@ bool ridgefill_rewrite(
         const std::vector<ggml_tensor *> & extra_roots,
         ridgefill_rewrite_stats & stats,
         std::string & reason,
-        const std::function<bool(const ggml_tensor *)> & must_go = {});
+        const std::function<bool(const ggml_tensor *)> & must_go = {},
+        const ridgefill_part & part = {});
 
 // Every source and viewed tensor of a node comes earlier in the graph, and no target is used. Returns false with the
 // offending node's name in reason.

@@ -306,6 +306,7 @@ private:
             if (!parse_name(t.name, il, part)) {
                 if (t.name == SCORE) {
                     check(t, GGML_TYPE_F32, n_vocab == 0 && t.ne.size() == 1 ? t.ne : shape { n_vocab });
+                    res.score = { GGML_TYPE_F32, t.offset, t.size };
                 } else if (t.name == FINAL_WEIGHT) {
                     check(t, GGML_TYPE_BF16, { res.n_in, res.n_in });
                 } else {
@@ -381,12 +382,17 @@ ridgefill_sidefile ridgefill_sidefile_read(const std::string & path, const ridge
     return reader(path, base).read();
 }
 
-void ridgefill_sidefile_read_span(
+void ridgefill_sidefile_read_raw(
         const ridgefill_sidefile & file, const ridgefill_tensor_span & span, const std::string & what, void * dst) {
     const file_ptr f = open_file(file.path);
     if (!f || fseeko(f.get(), (off_t) span.offset, SEEK_SET) != 0 || fread(dst, 1, span.size, f.get()) != span.size) {
         throw ridgefill_sidefile_error("truncated", file.path, what + ": found a file that became shorter, allowed one that stays");
     }
+}
+
+void ridgefill_sidefile_read_span(
+        const ridgefill_sidefile & file, const ridgefill_tensor_span & span, const std::string & what, void * dst) {
+    ridgefill_sidefile_read_raw(file, span, what, dst);
 
     const char * code = nullptr;
     int64_t bad = -1;

@@ -51,6 +51,7 @@ struct ridgefill_sidefile {
     std::vector<std::string> warnings;  // "<code>: ...", the file loads
 
     std::map<uint32_t, ridgefill_layer_spans> layers; // S+1 .. n_layer-1
+    ridgefill_tensor_span score; // F32 [n_vocab], size 0: none
 
     static constexpr uint32_t group_size = 128;
     uint32_t n_groups() const { return (n_in + group_size - 1) / group_size; }
@@ -62,6 +63,10 @@ ridgefill_sidefile ridgefill_sidefile_read(const std::string & path, const ridge
 // Reads a span and checks its values (finite scales > 0, codes > -128, finite biases). dst has span.size bytes.
 // what names the tensor in errors.
 void ridgefill_sidefile_read_span(
+        const ridgefill_sidefile & file, const ridgefill_tensor_span & span, const std::string & what, void * dst);
+
+// Reads a span whose values may be anything (a score of -inf means "never").
+void ridgefill_sidefile_read_raw(
         const ridgefill_sidefile & file, const ridgefill_tensor_span & span, const std::string & what, void * dst);
 
 // sha256 of the whole file, 64 hex digits.

@@ -7,6 +7,7 @@
 
 #include "llama-context.h"
 #include "llama-impl.h"
+#include "llama-kv-cache.h"
 #include "llama-model.h"
 
 #include <cstdio>
@@ -34,10 +35,22 @@ bool llama_context::ridgefill_reserve(uint32_t n_tokens, uint32_t n_seqs, const 
     if (!ridgefill || !ridgefill->projector) {
         return true;
     }
-    ridgefill->reserving = true;
-    const bool ok = graph_reserve(n_tokens, n_seqs, n_seqs, mctx, model.hparams.no_alloc) != nullptr;
-    ridgefill->reserving = false;
-    return ok;
+    const auto reserve = [&](llama_ridgefill_context::row_class cls) {
+        ridgefill->reserving = cls;
+        const bool ok = graph_reserve(n_tokens, n_seqs, n_seqs, mctx, model.hparams.no_alloc) != nullptr;
+        ridgefill->reserving = llama_ridgefill_context::EXACT;
+        return ok;
+    };
+    ridgefill->can_resume = ridgefill->cache != nullptr;
+    if (ridgefill->cache) {
+        for (const auto cls : { llama_ridgefill_context::EARLY, llama_ridgefill_context::RESUME }) {
+            if (!reserve(cls)) {
+                return false;
+            }
+            ridgefill->can_resume = ridgefill->can_resume && ridgefill->outcome.applied;
+        }
+    }
+    return reserve(llama_ridgefill_context::FILL); // last: its outcome is what attach() looks at
 }
 
 void llama_context::ridgefill_changed() {
@@ -72,6 +85,7 @@ const char * llama_ridgefill_mode_name(enum llama_ridgefill_mode mode) {
         case LLAMA_RIDGEFILL_MODE_OFF:   return "off";
         case LLAMA_RIDGEFILL_MODE_PLUMB: return "plumb";
         case LLAMA_RIDGEFILL_MODE_SPEED: return "speed";
+        case LLAMA_RIDGEFILL_MODE_QUALITY: return "quality";
     }
     return "unknown";
 }
@@ -87,14 +101,38 @@ const char * llama_ridgefill_reason_name(enum llama_ridgefill_reason reason) {
         case LLAMA_RIDGEFILL_REASON_NOT_CAUSAL:   return "not_causal";
         case LLAMA_RIDGEFILL_REASON_GRAPH:        return "graph";
         case LLAMA_RIDGEFILL_REASON_NO_PLAN:      return "no_plan";
+        case LLAMA_RIDGEFILL_REASON_MEMORY:       return "memory";
+        case LLAMA_RIDGEFILL_REASON_NO_TABLE:     return "no_table";
+    }
+    return "unknown";
+}
+
+const char * llama_ridgefill_select_name(enum llama_ridgefill_select select) {
+    switch (select) {
+        case LLAMA_RIDGEFILL_SELECT_ATTENTION: return "attention";
+        case LLAMA_RIDGEFILL_SELECT_SPANS:     return "spans";
+        case LLAMA_RIDGEFILL_SELECT_ROWS:      return "rows";
+        case LLAMA_RIDGEFILL_SELECT_CLASS:     return "class";
+        case LLAMA_RIDGEFILL_SELECT_RANDOM:    return "random";
+        case LLAMA_RIDGEFILL_SELECT_ALL:       return "all";
     }
     return "unknown";
 }
 
 bool llama_ridgefill_mode_parse(const char * text, enum llama_ridgefill_mode * mode) {
-    for (const auto m : { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_MODE_PLUMB, LLAMA_RIDGEFILL_MODE_SPEED }) {
-        if (strcmp(text, llama_ridgefill_mode_name(m)) == 0) {
-            *mode = m;
+    for (int i = LLAMA_RIDGEFILL_MODE_OFF; i <= LLAMA_RIDGEFILL_MODE_QUALITY; ++i) {
+        if (strcmp(text, llama_ridgefill_mode_name((llama_ridgefill_mode) i)) == 0) {
+            *mode = (llama_ridgefill_mode) i;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool llama_ridgefill_select_parse(const char * text, enum llama_ridgefill_select * select) {
+    for (int i = LLAMA_RIDGEFILL_SELECT_ATTENTION; i <= LLAMA_RIDGEFILL_SELECT_ALL; ++i) {
+        if (strcmp(text, llama_ridgefill_select_name((llama_ridgefill_select) i)) == 0) {
+            *select = (llama_ridgefill_select) i;
             return true;
         }
     }
@@ -102,7 +140,8 @@ bool llama_ridgefill_mode_parse(const char * text, enum llama_ridgefill_mode * m
 }
 
 struct llama_ridgefill_params llama_ridgefill_default_params(void) {
-    return { LLAMA_RIDGEFILL_MODE_SPEED, /*.n_tail =*/ 2048, /*.n_head =*/ 16, /*.n_min_bulk =*/ 1024 };
+    return { LLAMA_RIDGEFILL_MODE_SPEED, /*.n_tail =*/ 2048, /*.n_head =*/ 16, /*.n_min_bulk =*/ 1024,
+             LLAMA_RIDGEFILL_SELECT_ATTENTION, /*.share =*/ 0.25f };
 }
 
 //
@@ -172,6 +211,7 @@ bool llama_ridgefill_attach(
     rf.projector = projector;
     rf.params    = params;
     rf.outcome   = {};
+    rf.cache     = dynamic_cast<const llama_kv_cache *>(ctx->get_memory());
 
     try {
         ctx->ridgefill_changed(); // builds a fill graph, which tries the pass
@@ -216,11 +256,11 @@ struct llama_ridgefill_counts llama_ridgefill_get_counts(const struct llama_cont
     if (ctx->ridgefill) {
         return ctx->ridgefill->counts(seq_id);
     }
-    return { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0 };
+    return { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0, 0 };
 }
 
 struct llama_ridgefill_interval llama_ridgefill_filled(const struct llama_context * ctx, llama_seq_id seq_id) {
-    return ctx->ridgefill ? ctx->ridgefill->filled(seq_id) : llama_ridgefill_interval { 0, 0 };
+    return ctx->ridgefill ? ctx->ridgefill->filled(seq_id) : llama_ridgefill_interval {};
 }
 
 void llama_ridgefill_set_filled(struct llama_context * ctx, llama_seq_id seq_id, struct llama_ridgefill_interval filled) {

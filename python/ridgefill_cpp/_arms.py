@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _capi
-from ._projector import Projector
+from ._projector import Projector, make_params
 from ._session import Session
 from .base import base_of
+from .evaluate import parse_quality
 from .gguf_writer import Tensor
 from .int8 import f32_to_bf16, n_groups
 from .layout import Base, Credit, Header, layer_tensor, map_parts
@@ -30,8 +31,7 @@ class Arms:
     def __init__(self, session: Session, tokens: int, tail: int, head: int) -> None:
         self.session = session
         self.tokens, self.tail, self.head = tokens, tail, head
-        self.params = _capi.llama_ridgefill_params(_capi.MODE_SPEED, tail, head, 0)
-        self.off = _capi.llama_ridgefill_params(_capi.MODE_OFF, tail, head, 0)
+        self.off = make_params("off", tail, head, 0)
         self.fills: dict[Key, Projector] = {}
         self.drop = False
         self.exact: list[float] = []  # nats per token, by document
@@ -44,8 +44,9 @@ class Arms:
         identities: dict[int, Projector] = {}
         for label, path in projectors.items():
             projector = self.session.load(path)
-            if "fill" in modes:
-                self.fills[label, "fill"] = projector
+            for mode in modes:
+                if mode == "fill" or parse_quality(mode):
+                    self.fills[label, mode] = projector
             if base is not None:
                 if projector.split not in identities:
                     file = folder / f"identity-{projector.split}.gguf"
@@ -78,11 +79,11 @@ class Arms:
         exact, best = self.score(ids, begin)
         now: dict[Key, tuple[F64, I64]] = {}
         for key, projector in self.fills.items():
-            self.session.attach(projector, self.params)
+            self.session.attach(projector, self.params_of(key[1]))
             now[key] = self.score(ids, begin)
             counts = self.session.counts()
-            if counts.n_filled != begin - self.head:
-                raise RuntimeError(f"{' '.join(key)}: found {counts}, allowed {begin - self.head} filled rows")
+            if counts.n_filled + counts.n_selected != begin - self.head:
+                raise RuntimeError(f"{' '.join(key)}: found {counts}, allowed {begin - self.head} rows filled or selected")
         if self.drop:
             self.session.attach(None, self.off)
             now["", "dropped"] = self.score(ids[begin:], 0)
@@ -90,6 +91,12 @@ class Arms:
         for key, (nll, top) in now.items():
             self.losses.setdefault(key, []).append(float(nll.mean() - exact.mean()))
             self.agree.setdefault(key, []).append(float((top == best).mean()))
+
+    def params_of(self, mode: str) -> _capi.llama_ridgefill_params:
+        quality = parse_quality(mode)
+        if quality is None:
+            return make_params("speed", self.tail, self.head, 0)
+        return make_params("quality", self.tail, self.head, 0, *quality)
 
     def score(self, ids: list[int], begin: int) -> tuple[F64, I64]:
         """Loss and most likely token of each row from `begin` to the last but one; each predicts the next token."""

@@ -14,9 +14,11 @@ from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int32, c_size_t,
 from typing import Any, TypeVar
 
 from ._llama_cpp import llama_cpp as _base
+from .modes import MODES as MODES
+from .modes import SELECTS as SELECTS
 
-# #define LLAMA_RIDGEFILL_ABI 1
-ABI = 1
+# #define LLAMA_RIDGEFILL_ABI 2
+ABI = 2
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -59,11 +61,16 @@ def _c(name: str, argtypes: list[Any], restype: Any) -> Callable[[_F], _F]:
 #     LLAMA_RIDGEFILL_MODE_OFF   = 0,
 #     LLAMA_RIDGEFILL_MODE_PLUMB = 1,
 #     LLAMA_RIDGEFILL_MODE_SPEED = 2,
+#     LLAMA_RIDGEFILL_MODE_QUALITY = 3,
 # };
 MODE_OFF = 0
 MODE_PLUMB = 1
 MODE_SPEED = 2
-MODES = ("off", "plumb", "speed")
+MODE_QUALITY = 3
+
+# enum llama_ridgefill_select {
+#     LLAMA_RIDGEFILL_SELECT_ATTENTION = 0, _SPANS = 1, _ROWS = 2, _CLASS = 3, _RANDOM = 4, _ALL = 5,
+# };
 
 # enum llama_ridgefill_target {
 #     LLAMA_RIDGEFILL_TARGET_LAYER_INPUT = 0,
@@ -73,7 +80,7 @@ TARGETS = ("layer_input", "block_input")
 
 # enum llama_ridgefill_reason {
 #     LLAMA_RIDGEFILL_REASON_NONE = 0, _NO_PROJECTOR = 1, _OFF = 2, _SHORT = 3, _OUTPUTS = 4, _ADAPTER = 5,
-#     _NOT_CAUSAL = 6, _GRAPH = 7, _NO_PLAN = 8,
+#     _NOT_CAUSAL = 6, _GRAPH = 7, _NO_PLAN = 8, _MEMORY = 9, _NO_TABLE = 10,
 # };
 REASON_NONE = 0
 REASON_NO_PROJECTOR = 1
@@ -88,13 +95,24 @@ REASON_NO_PLAN = 8
 #     int32_t n_tail;
 #     int32_t n_head;
 #     int32_t n_min_bulk;
+#     enum llama_ridgefill_select select;
+#     float   share;
 # };
 class llama_ridgefill_params(ctypes.Structure):
     mode: int
     n_tail: int
     n_head: int
     n_min_bulk: int
-    _fields_ = [("mode", c_int), ("n_tail", c_int32), ("n_head", c_int32), ("n_min_bulk", c_int32)]
+    select: int
+    share: float
+    _fields_ = [
+        ("mode", c_int),
+        ("n_tail", c_int32),
+        ("n_head", c_int32),
+        ("n_min_bulk", c_int32),
+        ("select", c_int),
+        ("share", c_float),
+    ]
 
 
 # struct llama_ridgefill_plan {
@@ -116,23 +134,33 @@ class llama_ridgefill_plan(ctypes.Structure):
 #     enum llama_ridgefill_reason reason;
 #     int32_t n_filled;
 #     int32_t n_exact;
+#     int32_t n_selected;
 # };
 class llama_ridgefill_counts(ctypes.Structure):
     mode: int
     reason: int
     n_filled: int
     n_exact: int
-    _fields_ = [("mode", c_int), ("reason", c_int), ("n_filled", c_int32), ("n_exact", c_int32)]
+    n_selected: int
+    _fields_ = [
+        ("mode", c_int),
+        ("reason", c_int),
+        ("n_filled", c_int32),
+        ("n_exact", c_int32),
+        ("n_selected", c_int32),
+    ]
 
 
 # struct llama_ridgefill_interval {
 #     llama_pos begin;
 #     llama_pos end;
+#     enum llama_ridgefill_mode mode;
 # };
 class llama_ridgefill_interval(ctypes.Structure):
     begin: int
     end: int
-    _fields_ = [("begin", c_int32), ("end", c_int32)]
+    mode: int
+    _fields_ = [("begin", c_int32), ("end", c_int32), ("mode", c_int)]
 
 
 # LLAMA_API int32_t llama_ridgefill_abi(void);
@@ -150,9 +178,19 @@ def llama_ridgefill_mode_name(mode: int, /) -> bytes: ...
 def llama_ridgefill_reason_name(reason: int, /) -> bytes: ...
 
 
+# LLAMA_API const char * llama_ridgefill_select_name(enum llama_ridgefill_select select);
+@_c("llama_ridgefill_select_name", [c_int], c_char_p)
+def llama_ridgefill_select_name(select: int, /) -> bytes: ...
+
+
 # LLAMA_API bool llama_ridgefill_mode_parse(const char * text, enum llama_ridgefill_mode * mode);
 @_c("llama_ridgefill_mode_parse", [c_char_p, POINTER(c_int)], c_bool)
 def llama_ridgefill_mode_parse(text: bytes, mode: Any, /) -> bool: ...
+
+
+# LLAMA_API bool llama_ridgefill_select_parse(const char * text, enum llama_ridgefill_select * select);
+@_c("llama_ridgefill_select_parse", [c_char_p, POINTER(c_int)], c_bool)
+def llama_ridgefill_select_parse(text: bytes, select: Any, /) -> bool: ...
 
 
 # LLAMA_API struct llama_ridgefill_params llama_ridgefill_default_params(void);

@@ -92,7 +92,7 @@ class Control:
         base, call = self.defaults, self._call
         mode = base.mode if call.mode is None else call.mode
         tail = base.n_tail if call.tail is None else call.tail
-        return _capi.llama_ridgefill_params(mode, tail, base.n_head, base.n_min_bulk)
+        return _capi.llama_ridgefill_params(mode, tail, base.n_head, base.n_min_bulk, base.select, base.share)
 
     # prompts
 
@@ -119,10 +119,10 @@ class Control:
     def require_continuable(self, n_past: int) -> None:
         """ValueError when the running call is exact but continues after rows that were filled."""
         begin, end = self.filled()
-        if begin < min(end, n_past) and not self._may_use_filled():
+        if begin < min(end, n_past) and not self._may_use_filled(mode := self._filled_mode()):
             raise ValueError(
                 f"ridgefill_mode: found {mode_name(self.params().mode)!r} after rows {begin}..{end - 1} that were "
-                "filled, allowed 'speed'\nhint: call reset() first, or pass the whole prompt with reset=True"
+                f"filled, allowed {mode_name(mode)!r}\nhint: call reset() first, or pass the whole prompt with reset=True"
             )
 
     def before_eval(self, n_past: int, n_tokens: int) -> _capi.llama_ridgefill_plan | None:
@@ -139,8 +139,12 @@ class Control:
         params = self.params()
         return _capi.llama_ridgefill_prompt(self.ctx, _SEQ, n_past, n_past + n_tokens, ctypes.byref(params))
 
-    def _may_use_filled(self) -> bool:
-        return self.active and not self.exact_because and self.params().mode == _capi.MODE_SPEED
+    def _may_use_filled(self, mode: int) -> bool:
+        """May the running call continue after rows that were filled in `mode`?"""
+        return self.active and not self.exact_because and self.params().mode == mode
+
+    def _filled_mode(self) -> int:
+        return int(_capi.llama_ridgefill_filled(self.ctx, _SEQ).mode)
 
     # marks
 
@@ -155,11 +159,11 @@ class Control:
         """Rows from n_past on are leaving the cache."""
         begin, end = self.filled()
         if end > n_past:
-            self._set_filled(begin, max(begin, n_past))
+            self._set_filled(begin, max(begin, n_past), self._filled_mode())
 
-    def _set_filled(self, begin: int, end: int) -> None:
+    def _set_filled(self, begin: int, end: int, mode: int) -> None:
         if self.active:
-            interval = _capi.llama_ridgefill_interval(begin, end) if begin < end else _capi.llama_ridgefill_interval()
+            interval = _capi.llama_ridgefill_interval(begin, end, mode) if begin < end else _capi.llama_ridgefill_interval()
             _capi.llama_ridgefill_set_filled(self.ctx, _SEQ, interval)
 
     def mark(self, n_tokens: int) -> dict[str, Any]:
@@ -168,7 +172,7 @@ class Control:
         end = min(end, n_tokens)
         if self.projector is None or begin >= end:
             return {"identity": None, "mode": "off", "begin": 0, "end": 0}
-        return {"identity": self.projector.identity, "mode": "speed", "begin": begin, "end": end}
+        return {"identity": self.projector.identity, "mode": mode_name(self._filled_mode()), "begin": begin, "end": end}
 
     def check_mark(self, mark: dict[str, Any] | None, n_tokens: int) -> tuple[int, int]:
         """The filled interval of a state to be loaded. ValueError (a cache miss inside a completion) if not ours.
@@ -178,25 +182,26 @@ class Control:
         if mark is None:
             return 0, 0
         try:
-            begin, end, identity = int(mark["begin"]), int(mark["end"]), mark["identity"]
+            begin, end, identity, mode = int(mark["begin"]), int(mark["end"]), mark["identity"], mark["mode"]
         except (KeyError, TypeError, ValueError):
-            begin, end, identity = -1, -1, None
+            begin, end, identity, mode = -1, -1, None, None
         if not 0 <= begin <= end <= n_tokens:
             raise ValueError(f"state: found the ridgefill mark {mark!r}, allowed rows 0 <= begin <= end <= {n_tokens}")
         if begin == end:
             return 0, 0
         ours = self.projector.identity if self.projector is not None else None
-        if identity == ours and self._may_use_filled():
+        # rows filled in quality mode were chosen for another prompt's tail, so no call may take them over
+        if identity == ours and mode == "speed" and self._may_use_filled(_capi.MODE_SPEED):
             return begin, end
         here = self.exact_because or f"mode {mode_name(self.params().mode)!r}" if self.active else "no side file"
         message = (
-            f"state: found rows {begin}..{end - 1} filled by projector {_short(identity)}, "
+            f"state: found rows {begin}..{end - 1} filled in mode {mode!r} by projector {_short(identity)}, "
             f"allowed here: exact rows, or mode 'speed' with projector {_short(ours)} (this object: {here})"
         )
         raise StateMissError(message) if self._call.completing else ValueError(message)
 
     def restore(self, interval: tuple[int, int]) -> None:
-        self._set_filled(*interval)
+        self._set_filled(*interval, _capi.MODE_SPEED)
 
     # report
 
@@ -216,6 +221,8 @@ class Control:
             n_maps=projector.n_maps,
             target=projector.target,
             native=projector.native,
+            share=round(params.share, 6),  # a float of the C API
+            select=_capi.SELECTS[params.select],
             last=read_counts(self.ctx),
         )
 
@@ -223,7 +230,9 @@ class Control:
 def read_counts(ctx: Any, seq: int = _SEQ) -> RidgefillCounts:
     """The counts of the last announced prompt of `seq`."""
     counts = _capi.llama_ridgefill_get_counts(ctx, seq)
-    return RidgefillCounts(mode_name(counts.mode), counts.n_filled, counts.n_exact, reason_name(counts.reason))
+    return RidgefillCounts(
+        mode_name(counts.mode), counts.n_filled, counts.n_exact, counts.n_selected, reason_name(counts.reason)
+    )
 
 
 def _short(identity: object) -> str:

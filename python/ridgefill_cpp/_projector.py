@@ -69,9 +69,22 @@ def detach(ctx: Any) -> None:
     _capi.llama_ridgefill_attach(ctx, None, _capi.llama_ridgefill_default_params(), err, _ERR_LEN)
 
 
-def make_params(mode: object, tail: object, head: object, min_bulk: object) -> _capi.llama_ridgefill_params:
+def make_params(
+    mode: object,
+    tail: object,
+    head: object,
+    min_bulk: object,
+    select: object = "attention",
+    share: object = 0.25,
+) -> _capi.llama_ridgefill_params:
     """Checked parameters. ValueError names the argument, the value found and the values allowed."""
     params = _capi.llama_ridgefill_params()
+    if select not in _capi.SELECTS:
+        raise ValueError(f"ridgefill_select: found {select!r}, allowed {', '.join(map(repr, _capi.SELECTS))}")
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise ValueError(f"ridgefill_share: found {share!r}, allowed a number from 0 to 1")
+    params.select = _capi.SELECTS.index(select)
+    params.share = float(share)
     params.mode = check_mode(mode)
     params.n_tail = check_rows("ridgefill_tail", tail, 1)
     params.n_head = check_rows("ridgefill_head", head, 0)

@@ -12,6 +12,8 @@ class RidgefillCounts:
     mode: str = "off"
     n_filled: int = 0
     n_exact: int = 0
+    n_selected: int = 0
+    """Of n_exact: bulk rows that quality mode selected."""
     reason: str = "no_projector"
     """Why nothing was filled, "none" when rows were: a word of `llama_ridgefill_reason_name`."""
 
@@ -31,4 +33,6 @@ class RidgefillStatus:
     n_maps: int = 0
     target: str | None = None
     native: bool | None = None
+    share: float = 0.25
+    select: str = "attention"
     last: RidgefillCounts = RidgefillCounts()

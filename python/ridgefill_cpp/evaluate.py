@@ -1,7 +1,8 @@
 """What the fill costs: the loss on a prompt's exact tail, paired with an exact run of the same tokens.
 
 Arms, all scored on the last tail - 1 tokens of each document:
-    fill      the bulk filled by the projector
+    fill      the bulk filled by the projector (mode speed)
+    quality   as fill, then selected bulk rows run exactly; quality:SELECT:SHARE for others than attention and 0.25
     identity  the bulk filled by the identity (every late layer is given the stream entering the split)
     dropped   no bulk at all: the exact tail is the whole prompt
 The loss of an arm is its mean negative log-likelihood per token minus that of the exact run, in nats.
@@ -21,10 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from .errors import RidgefillError, UsageError
+from .modes import SELECTS
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
 
-MODES = ("fill", "identity", "dropped")
+MODES = ("fill", "identity", "dropped")  # the default; "quality" and "quality:SELECT:SHARE" besides
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,20 @@ class Report:
     def arm(self, mode: str, label: str = "") -> Arm | None:
         """The arm, or None when it did not run; `label` says which projector's, where there are several."""
         return next((arm for arm in self.arms if arm.mode == mode and arm.label in (label, "")), None)
+
+
+def parse_quality(mode: str) -> tuple[str, float] | None:
+    """(select, share) of an arm named "quality" or "quality:SELECT:SHARE"; None for any other name."""
+    name, *rest = mode.split(":")
+    if name != "quality" or len(rest) not in (0, 2):
+        return None
+    if not rest:
+        return "attention", 0.25
+    try:
+        share = float(rest[1])
+    except ValueError:
+        return None
+    return (rest[0], share) if rest[0] in SELECTS and 0 <= share <= 1 else None
 
 
 def tail_loss(
@@ -136,8 +152,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     modes = tuple(mode for mode in args.modes.split(",") if mode)
     for mode in modes:
-        if mode not in MODES:
-            raise UsageError(f"--modes: found {mode!r}, allowed {', '.join(MODES)}")
+        if mode not in MODES and parse_quality(mode) is None:
+            raise UsageError(f"--modes: found {mode!r}, allowed {', '.join(MODES)}, quality, quality:SELECT:SHARE")
     for name, value, least in (("--tail", args.tail, 2), ("--head", args.head, 0), ("--docs", args.docs or 1, 1)):
         if value < least:
             raise UsageError(f"{name}: found {value}, allowed {least} or more")

@@ -30,7 +30,10 @@ _INIT = [
     if name not in ("self", "model_path") and parameter.kind is not inspect.Parameter.VAR_KEYWORD
 ]
 _GENERATE = inspect.signature(_BaseLlama.generate)
-_OWN = ("ridgefill", "ridgefill_mode", "ridgefill_tail", "ridgefill_head", "ridgefill_min_bulk", "ridgefill_strict")
+_OWN = (
+    "ridgefill",
+    *(f"ridgefill_{name}" for name in ("mode", "tail", "head", "min_bulk", "share", "select", "strict")),
+)
 
 
 class Llama(_BaseLlama):
@@ -38,10 +41,15 @@ class Llama(_BaseLlama):
 
     Args, besides those of the base class:
         ridgefill: Path of the side file; None serves exactly as the base class does.
-        ridgefill_mode: "speed" (fill the bulk of long prompts), "off", or "plumb" (a test of the plan: equals exact).
+        ridgefill_mode: "speed" (fill the bulk of long prompts), "quality" (fill it, then run the rows exactly that the
+            end of the prompt attends to), "off", or "plumb" (a test of the plan: equals exact).
         ridgefill_tail: Rows at the end of a prompt that run exactly, 1 or more.
         ridgefill_head: Rows at the beginning of a sequence that run exactly, 0 or more.
         ridgefill_min_bulk: Fewer rows to fill than this: the prompt runs exactly, 0 or more.
+        ridgefill_share: Quality mode: the share of the bulk that runs exactly, 0 to 1.
+        ridgefill_select: Quality mode: which rows: "attention" (both of the next), "spans" (around what the question
+            attends to), "rows" (what the whole tail attends to), "class" (by the side file's score table), or the
+            controls "random" and "all".
         ridgefill_strict: False: a refused side file is a warning and the object serves exactly.
 
     Calls that take a prompt (the object itself, create_completion, create_chat_completion, generate, eval) accept
@@ -64,11 +72,15 @@ class Llama(_BaseLlama):
         ridgefill_tail: int = 2048,
         ridgefill_head: int = 16,
         ridgefill_min_bulk: int = 1024,
+        ridgefill_share: float = 0.25,
+        ridgefill_select: str = "attention",
         ridgefill_strict: bool = True,
         **kwargs: Any,
     ) -> None:
         _refuse_unknown(kwargs)
-        params = make_params(ridgefill_mode, ridgefill_tail, ridgefill_head, ridgefill_min_bulk)
+        params = make_params(
+            ridgefill_mode, ridgefill_tail, ridgefill_head, ridgefill_min_bulk, ridgefill_select, ridgefill_share
+        )
         if ridgefill is not None:
             require_file(ridgefill)
         self._ridgefill_args = {
@@ -77,6 +89,8 @@ class Llama(_BaseLlama):
             "ridgefill_tail": ridgefill_tail,
             "ridgefill_head": ridgefill_head,
             "ridgefill_min_bulk": ridgefill_min_bulk,
+            "ridgefill_share": ridgefill_share,
+            "ridgefill_select": ridgefill_select,
             "ridgefill_strict": ridgefill_strict,
         }
         self._control = Control(None, None, params)

@@ -158,10 +158,10 @@ void run_one(
 
     // what is left of the late layers
     {
-        fresh->ridgefill->reserving = true;
+        fresh->ridgefill->reserving = llama_ridgefill_context::FILL;
         const auto mctx = fresh->get_memory()->init_full();
         ggml_cgraph * gf = fresh->graph_reserve(s.n_ubatch, s.n_seq, s.n_seq, mctx.get(), true);
-        fresh->ridgefill->reserving = false;
+        fresh->ridgefill->reserving = llama_ridgefill_context::EXACT;
         int n = 0;
         for (int i = 0; gf && i < ggml_graph_n_nodes(gf); ++i) {
             n += is_late_ffn(ggml_graph_node(gf, i), split);

@@ -588,12 +588,12 @@ void print_cost(const bench & b) {
     double ms[2] = {1e9, 1e9}; // the fastest of many: others may use the machine
     for (int i = 0; i < 100; ++i) {
         const bool fill = i % 2;
-        f.ctx->ridgefill->reserving = fill;
+        f.ctx->ridgefill->reserving = fill ? llama_ridgefill_context::FILL : llama_ridgefill_context::EXACT;
         const int64_t t0 = ggml_time_us();
         f.ctx->graph_reserve(32, 1, 1, mctx.get(), true);
         ms[fill] = std::min(ms[fill], (double) (ggml_time_us() - t0) / 1000.0);
     }
-    f.ctx->ridgefill->reserving = false;
+    f.ctx->ridgefill->reserving = llama_ridgefill_context::EXACT;
     printf("graph build: exact %.3f ms, fill %.3f ms; the pass costs %.3f ms\n", ms[0], ms[1], ms[1] - ms[0]);
 }
 

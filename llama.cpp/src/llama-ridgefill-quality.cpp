@@ -1,0 +1,344 @@
+// Quality mode: the context's part of it, and the decode in parts.
+
+#include "llama-ridgefill-quality.h"
+
+#include "llama-ridgefill-context.h"
+#include "llama-ridgefill-projector.h"
+
+#include "llama-context.h"
+#include "llama-impl.h"
+#include "llama-kv-cache.h"
+
+#include <algorithm>
+#include <map>
+
+// Kept rows may take this much host memory per prompt; a longer prompt keeps them as F16, a still longer one runs exact.
+static constexpr size_t KEEP_BUDGET = 1024ull * 1024 * 1024;
+
+size_t ridgefill_prompt_quality::n_bulk() const {
+    size_t n = rows.size(); // the tail is short and comes last
+    while (n > 0 && rows.pos_at(n - 1) >= bulk_end) {
+        --n;
+    }
+    return n;
+}
+
+std::vector<llama_pos> ridgefill_prompt_quality::choose(const std::vector<float> * table) const {
+    const size_t n = n_bulk();
+    std::vector<llama_pos>   pos  (n);
+    std::vector<llama_token> token(n);
+    for (size_t i = 0; i < n; ++i) {
+        pos  [i] = rows.pos_at(i);
+        token[i] = rows.token_at(i);
+    }
+    std::vector<llama_pos> res;
+    for (const uint32_t r : ridgefill_select(select, share, pos, token, scores, table)) {
+        res.push_back(pos[r]);
+    }
+    return res;
+}
+
+//
+// llama_ridgefill_context
+//
+
+void llama_ridgefill_context::check_quality(llama_ridgefill_plan & plan, const llama_ridgefill_params & p) const {
+    if (plan.mode != LLAMA_RIDGEFILL_MODE_QUALITY || plan.reason != LLAMA_RIDGEFILL_REASON_NONE) {
+        return;
+    }
+    const size_t n_rows = (size_t) (plan.bulk_end - plan.bulk_begin + p.n_tail);
+    if (!can_resume || n_rows * ridgefill_rows::bytes_per_row(projector->maps.n_in, true) > KEEP_BUDGET) {
+        plan.reason = LLAMA_RIDGEFILL_REASON_MEMORY;
+    } else if (p.select == LLAMA_RIDGEFILL_SELECT_CLASS && projector->score.empty()) {
+        plan.reason = LLAMA_RIDGEFILL_REASON_NO_TABLE;
+    }
+    if (plan.reason != LLAMA_RIDGEFILL_REASON_NONE) {
+        plan.bulk_begin = plan.bulk_end = 0;
+    }
+}
+
+std::unique_ptr<ridgefill_prompt_quality> llama_ridgefill_context::start_quality(
+        const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & p) const {
+    if (plan.mode != LLAMA_RIDGEFILL_MODE_QUALITY || plan.reason != LLAMA_RIDGEFILL_REASON_NONE) {
+        return nullptr;
+    }
+    auto q = std::make_unique<ridgefill_prompt_quality>();
+    q->select   = p.select;
+    q->share    = p.share;
+    q->bulk_end = plan.bulk_end;
+    q->pos_end  = end;
+    const size_t n_rows = (size_t) (end - plan.bulk_begin);
+    const int32_t width = projector->maps.n_in;
+    q->rows.start(width, n_rows * ridgefill_rows::bytes_per_row(width, false) > KEEP_BUDGET);
+    return q;
+}
+
+ridgefill_prompt_quality * llama_ridgefill_context::quality_of(llama_seq_id seq) {
+    const auto it = seqs.find(seq);
+    return it == seqs.end() ? nullptr : it->second.quality.get();
+}
+
+void llama_ridgefill_context::count_selected(llama_seq_id seq, int32_t n) {
+    llama_ridgefill_counts & c = seqs[seq].counts;
+    c.n_selected += n;
+    c.n_exact    += n;
+    c.n_filled   -= n;
+}
+
+void llama_ridgefill_context::source_rows(const llama_ubatch & ubatch, int64_t width, float * out) const {
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        seqs.at(ubatch.seq_id[i][0]).quality->rows.get(ubatch.pos[i], out + (int64_t) i * width);
+    }
+}
+
+void llama_ridgefill_context::query_weights(const llama_ubatch & ubatch, float * out) const {
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const ridgefill_prompt_quality & q = *seqs.at(ubatch.seq_id[i][0]).quality;
+        float * w = out + (size_t) i * ridgefill_scores::N_QUERIES;
+        w[ridgefill_scores::QUESTION] = ubatch.pos[i] >= q.pos_end - RIDGEFILL_N_QUESTION ? 1.0f : 0.0f;
+        w[ridgefill_scores::TAIL]     = 1.0f;
+    }
+}
+
+void llama_ridgefill_context::keep_rows(const llama_ubatch & ubatch) {
+    const int64_t width = projector->maps.n_in;
+    std::vector<float> data((size_t) (width * ubatch.n_tokens));
+    ggml_backend_tensor_get(outcome.source, data.data(), 0, data.size() * sizeof(float));
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const auto it = seqs.find(ubatch.seq_id[i][0]);
+        if (it != seqs.end() && it->second.quality) {
+            const llama_token token = ubatch.token ? ubatch.token[i] : LLAMA_TOKEN_NULL;
+            it->second.quality->rows.append(ubatch.pos[i], token, data.data() + (int64_t) i * width);
+        }
+    }
+}
+
+struct llama_ridgefill_context::snapshot {
+    ridgefill_cursor         cursor;
+    llama_ridgefill_counts   counts;
+    llama_ridgefill_interval filled;
+    ridgefill_scores         scores;
+};
+
+std::shared_ptr<llama_ridgefill_context::snapshot> llama_ridgefill_context::save(llama_seq_id seq) const {
+    const sequence & s = seqs.at(seq);
+    return std::make_shared<snapshot>(snapshot { s.cursor, s.counts, s.filled, s.quality->scores });
+}
+
+void llama_ridgefill_context::restore(llama_seq_id seq, const snapshot & from, llama_pos pos_max) {
+    sequence & s = seqs.at(seq);
+    s.cursor = from.cursor;
+    s.counts = from.counts;
+    s.filled = ridgefill_interval_cut(from.filled, pos_max + 1);
+    if (pos_max + 1 < from.cursor.pos_next) { // a second half failed, and took bulk rows with it
+        s.cursor.active = false;
+        s.quality.reset();
+        return;
+    }
+    s.quality->scores = from.scores;
+    s.quality->rows.cut(from.cursor.pos_next);
+}
+
+void llama_ridgefill_context::end_quality(llama_seq_id seq) {
+    seqs.at(seq).quality.reset();
+}
+
+void llama_ridgefill_context::add_scores(const llama_ubatch & ubatch) {
+    const llama_seq_id seq = ubatch.seq_id[0][0];
+    ridgefill_prompt_quality & q = *quality_of(seq);
+    const auto & places = cache->get_cells(seq).seq_pos_get(seq);
+    const size_t n = q.n_bulk();
+    std::vector<uint32_t> cell(n);
+    for (size_t r = 0; r < n; ++r) {
+        const auto it = places.lower_bound({ q.rows.pos_at(r), 0 });
+        if (it == places.end()) {
+            return; // the caller removed bulk rows meanwhile; the second half will find that
+        }
+        cell[r] = it->second;
+    }
+    if (q.scores.empty()) {
+        q.scores.start(n);
+    }
+    std::vector<float> data;
+    for (size_t k = 0; k < outcome.scores.sums.size(); ++k) {
+        const ggml_tensor * t = outcome.scores.sums[k];
+        data.resize((size_t) ggml_nelements(t));
+        ggml_backend_tensor_get(t, data.data(), 0, ggml_nbytes(t));
+        q.scores.add(k, data.data(), (size_t) t->ne[0], (size_t) t->ne[2], cell);
+    }
+}
+
+//
+// cells
+//
+
+// The cells that the rows of a ubatch already have, in the layout of find_slot().
+llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & ubatch) const {
+    const uint32_t n_streams = n_stream > 1 ? ubatch.n_seqs_unq : 1;
+    const uint32_t n_rows    = ubatch.n_tokens / n_streams;
+
+    slot_info res;
+    res.resize(n_streams);
+    res.s0 = LLAMA_MAX_SEQ;
+    res.s1 = 0;
+    for (uint32_t s = 0; s < n_streams; ++s) {
+        for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
+            const llama_seq_id seq = ubatch.seq_id[i][0];
+            res.strm[s] = (llama_seq_id) seq_to_stream[seq];
+            const auto & places = v_cells[seq_to_stream[seq]].seq_pos_get(seq);
+            const auto   it     = places.lower_bound({ ubatch.pos[i], 0 });
+            if (it == places.end() || it->first != ubatch.pos[i]) {
+                return {};
+            }
+            res.idxs[s].push_back(it->second);
+        }
+        res.s0 = std::min(res.s0, (uint32_t) res.strm[s]);
+        res.s1 = std::max(res.s1, (uint32_t) res.strm[s]);
+    }
+    return res;
+}
+
+bool ridgefill_is_placed(const llama_ubatch & ubatch) {
+    return ubatch.data && ubatch.data->row_class == llama_ridgefill_context::RESUME;
+}
+
+//
+// the decode in parts
+//
+
+namespace {
+
+// A batch of chosen rows of another one, and where they came from.
+struct part {
+    llama_batch_ext  batch;
+    std::vector<int> from;
+
+    // placed: rows may have gaps and lie before the sequence's end
+    part(const llama_batch_ext & b, bool placed)
+        : batch(b.n_tokens_max, b.n_embd_inp, b.n_embd_inp_enc, b.n_seq_max, placed ? nullptr : b.mem, b.n_vocab, b.n_pos_per_embd) {
+        batch.gaps   = placed;
+        batch.n_embd = b.n_embd;
+        batch.embd   = b.embd;
+    }
+
+    void add(const llama_batch_ext & b, int i, bool output) {
+        batch.tokens.push_back(b.tokens[i]);
+        batch.tokens.back().output = output && b.tokens[i].output;
+        from.push_back(i);
+    }
+};
+
+} // namespace
+
+int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
+    const std::vector<uint8_t> cls = balloc->row_class;
+    const int n_rows = (int) batch.tokens.size();
+    const auto seq_of = [&](int i) { return *batch.tokens[i].seq_ids.begin(); };
+
+    struct prompt {
+        std::shared_ptr<llama_ridgefill_context::snapshot> before;
+        llama_pos pos_first = 0;
+        bool      complete  = false; // its last row is here, or an output is wanted
+    };
+    std::map<llama_seq_id, prompt> prompts; // those with tail rows in the batch
+    for (int i = 0; i < n_rows; ++i) {
+        if (cls[i] == llama_ridgefill_context::EARLY) {
+            const llama_seq_id seq = seq_of(i);
+            prompt & p = prompts[seq];
+            p.before    = p.before ? p.before : ridgefill->save(seq);
+            p.complete |= batch.tokens[i].output || batch.tokens[i].pos[0] == ridgefill->quality_of(seq)->pos_end - 1;
+        }
+    }
+    const auto is_deferred = [&](int i) { return batch.tokens[i].seq_ids.size() == 1 && prompts.count(seq_of(i)) > 0; };
+    for (int i = n_rows - 1; i >= 0; --i) {
+        if (is_deferred(i)) {
+            prompts[seq_of(i)].pos_first = batch.tokens[i].pos[0];
+        }
+    }
+
+    const int64_t n_eval_before = n_p_eval + n_queued_tokens;
+
+    const auto run = [&](const part & p, llama_ridgefill_context::part now) {
+        ridgefill->now = now;
+        const int rc = p.batch.tokens.empty() ? 0 : decode(p.batch);
+        ridgefill->now = llama_ridgefill_context::WHOLE;
+        return rc;
+    };
+
+    int rc = 0;
+
+    // all rows of such a prompt as far as layer S (bulk rows entirely), one prompt at a time: a score is one sequence's
+    for (auto & [seq, p] : prompts) {
+        part first(batch, false);
+        for (int i = 0; i < n_rows; ++i) {
+            if (is_deferred(i) && seq_of(i) == seq) {
+                first.add(batch, i, false);
+            }
+        }
+        rc = rc ? rc : run(first, llama_ridgefill_context::FIRST_HALF);
+    }
+
+    // the selected rows and tail rows of earlier batches
+    for (auto & [seq, p] : prompts) {
+        if (rc || !p.complete) {
+            continue;
+        }
+        const ridgefill_prompt_quality & q = *ridgefill->quality_of(seq);
+        const auto & table = ridgefill->projector->score;
+        std::vector<llama_pos> again = q.choose(table.empty() ? nullptr : &table);
+        const int32_t n_selected = (int32_t) again.size();
+        for (size_t i = q.n_bulk(); i < q.rows.size() && q.rows.pos_at(i) < p.pos_first; ++i) {
+            again.push_back(q.rows.pos_at(i));
+        }
+        for (size_t begin = 0; begin < again.size() && !rc; begin += cparams.n_batch) {
+            part rows(batch, true);
+            for (size_t k = begin; k < std::min(again.size(), begin + cparams.n_batch); ++k) {
+                llama_batch_ext::token t;
+                t.id      = q.rows.token_of(again[k]);
+                t.pos[0]  = again[k];
+                t.seq_ids = { seq };
+                rows.batch.tokens.push_back(t);
+            }
+            rc = run(rows, llama_ridgefill_context::SECOND_HALF);
+        }
+        if (!rc) {
+            ridgefill->count_selected(seq, n_selected);
+        }
+    }
+
+    // the tail rows of complete prompts and everybody else's rows: these have the batch's outputs
+    part last(batch, true);
+    for (int i = 0; i < n_rows; ++i) {
+        if (!is_deferred(i) || (cls[i] == llama_ridgefill_context::EARLY && prompts[seq_of(i)].complete)) {
+            last.add(batch, i, true);
+        }
+    }
+    rc = rc ? rc : run(last, llama_ridgefill_context::SECOND_HALF);
+
+    if (rc) {
+        for (auto & [seq, p] : prompts) {
+            memory->seq_rm(seq, p.pos_first, -1);
+            ridgefill->restore(seq, *p.before, memory->seq_pos_max(seq));
+        }
+        return rc;
+    }
+
+    for (auto & [seq, p] : prompts) {
+        if (p.complete) {
+            ridgefill->end_quality(seq);
+        }
+    }
+
+    // rows ran in two halves, but are one row each
+    synchronize();
+    n_p_eval = (int32_t) (n_eval_before + n_rows);
+
+    // the outputs are those of the last part, in the batch's order
+    const std::vector<int32_t> ids = output_ids;
+    std::fill(output_ids.begin(), output_ids.end(), -1);
+    n_outputs = last.from.empty() ? 0 : n_outputs;
+    for (size_t k = 0; k < last.from.size(); ++k) {
+        output_ids[last.from[k]] = ids[k];
+    }
+    return 0;
+}

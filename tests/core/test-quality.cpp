@@ -1,0 +1,271 @@
+// Quality mode in a context. Its parts must add up to what one pass would do: every bulk row selected equals exact, none
+// equals speed, however the prompt is cut into batches.
+//
+// usage: test-quality [model.gguf]    without a model: a random llama of 6 layers
+
+#include "core/bench.h"
+
+#include "ggml-cpp.h"
+
+#include <algorithm>
+#include <map>
+
+using namespace core;
+
+namespace {
+
+// Maps that answer zeros: what they fill is so wrong that a row which should have been run again shows.
+struct fixture {
+    const bench & b;
+    prompt p;
+    setup s;
+    llama_context_ptr ctx;
+    oracle o;
+
+    static capture widths(const bench & b) {
+        capture c(b.model, b.n_layer / 2, LLAMA_RIDGEFILL_TARGET_LAYER_INPUT);
+        std::fill(c.widths.begin(), c.widths.end(), llama_model_n_embd(b.model));
+        return c;
+    }
+
+    explicit fixture(const bench & b, const setup & s = {}) : b(b), s(s), ctx(make_context(b.model, s)), o(b.model, widths(b), 32) {
+        o.set_zero(1);
+        char err[256] = "";
+        CHECK(llama_ridgefill_attach(ctx.get(), &o.projector, p.params(LLAMA_RIDGEFILL_MODE_SPEED), err, sizeof(err)), "%s", err);
+    }
+
+    llama_ridgefill_params quality(llama_ridgefill_select select, float share) const {
+        llama_ridgefill_params params = p.params(LLAMA_RIDGEFILL_MODE_QUALITY);
+        params.select = select;
+        params.share = share;
+        return params;
+    }
+
+    std::vector<float> run_mode(const steps & what, const llama_ridgefill_params & params, llama_seq_id seq = 0) {
+        llama_ridgefill_set_filled(ctx.get(), seq, {});
+        llama_ridgefill_prompt(ctx.get(), seq, 0, p.n_prompt(), &params);
+        return run(ctx.get(), what);
+    }
+
+    llama_ridgefill_counts counts(llama_seq_id seq = 0) const { return llama_ridgefill_get_counts(ctx.get(), seq); }
+};
+
+// the steps' rows, cut anew: head | bulk | tail in batches of at most n_batch rows | decode steps
+steps recut(const fixture & f, int n_tail_batch) {
+    steps res;
+    for (const step & s : f.p.make(f.b.model)) {
+        const int begin = s.front().pos;
+        if (begin < f.p.n_head + f.p.n_bulk || begin >= f.p.n_prompt()) {
+            res.push_back(s);
+            continue;
+        }
+        for (size_t i = 0; i < s.size(); i += (size_t) n_tail_batch) {
+            res.emplace_back(s.begin() + (ptrdiff_t) i, s.begin() + (ptrdiff_t) std::min(s.size(), i + (size_t) n_tail_batch));
+        }
+    }
+    return res;
+}
+
+// only the prompt's last row and the decode steps ask for an output, as a server does
+steps last_only(steps all, int n_prompt) {
+    for (step & s : all) {
+        for (row & r : s) {
+            r.output = r.pos >= n_prompt - 1;
+        }
+    }
+    return all;
+}
+
+void test_bounds(const bench & b, const setup & s) {
+    check::begin("none equals speed, all equals exact: " + s.name);
+    fixture f(b, s);
+    const steps all = f.p.make(b.model);
+    const auto speed = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_SPEED));
+    const auto plumb = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_PLUMB));
+    CHECK(difference(plumb, speed) > 1e-2, "the zero maps change nothing: this test has no power");
+
+    const auto none = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.0f));
+    equal(speed, none, "share 0");
+    CHECK(f.counts().n_filled == f.p.n_bulk && f.counts().n_selected == 0);
+
+    const auto everything = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_ALL, 0.0f));
+    equal(plumb, everything, "all");
+    CHECK(f.counts().n_filled == 0 && f.counts().n_selected == f.p.n_bulk && f.counts().n_exact == f.p.n_prompt());
+
+    const auto whole = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 1.0f));
+    equal(plumb, whole, "attention, share 1");
+}
+
+void test_share(const bench & b) {
+    check::begin("a share");
+    fixture f(b);
+    const steps all = f.p.make(b.model);
+    const auto plumb = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_PLUMB));
+    const auto speed = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_SPEED));
+    for (const auto select : { LLAMA_RIDGEFILL_SELECT_ATTENTION, LLAMA_RIDGEFILL_SELECT_SPANS, LLAMA_RIDGEFILL_SELECT_ROWS, LLAMA_RIDGEFILL_SELECT_RANDOM }) {
+        const auto some = f.run_mode(all, f.quality(select, 0.25f));
+        const auto c = f.counts();
+        CHECK(c.n_selected == f.p.n_bulk / 4 && c.n_filled == f.p.n_bulk - f.p.n_bulk / 4 && c.n_exact == f.p.n_prompt() - c.n_filled,
+              "%s: selected %d filled %d exact %d", llama_ridgefill_select_name(select), c.n_selected, c.n_filled, c.n_exact);
+        CHECK(difference(plumb, some) > 0 && difference(speed, some) > 0, "%s", llama_ridgefill_select_name(select));
+    }
+}
+
+void test_cuts(const bench & b) {
+    check::begin("a tail over several batches");
+    setup s;
+    s.n_ubatch = 8; // the tail of 24 rows is 3 ubatches however it is cut
+    fixture f(b, s);
+    const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
+    const auto once = f.run_mode(last_only(recut(f, 24), f.p.n_prompt()), q);
+    const auto want = f.counts();
+    for (const int n : { 8, 16 }) {
+        const auto found = f.run_mode(last_only(recut(f, n), f.p.n_prompt()), q);
+        equal(once, found, n == 8 ? "batches of 8" : "batches of 16");
+        CHECK(f.counts().n_selected == want.n_selected && f.counts().n_exact == want.n_exact);
+    }
+    // bulk and tail in one batch
+    steps joint = last_only(f.p.make(b.model), f.p.n_prompt());
+    const step whole = joined(steps(joint.begin(), joint.end() - f.p.n_decode));
+    steps one = { whole };
+    one.insert(one.end(), joint.end() - f.p.n_decode, joint.end());
+    equal(once, f.run_mode(one, q), "one batch");
+}
+
+void test_beside(const bench & b, bool unified) {
+    check::begin(unified ? "beside other sequences, unified" : "beside other sequences, split");
+    setup s;
+    s.n_seq = 3;
+    s.unified = unified;
+    fixture f(b, s);
+    const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
+    const int n = f.p.n_prompt(), tail = n - f.p.n_tail;
+    const auto mem = llama_get_memory(f.ctx.get());
+    const auto rows = [&](int seq, int from, int to) {
+        step res;
+        for (const step & part : f.p.make(b.model, seq, (uint32_t) seq)) {
+            for (row r : part) {
+                if (r.pos >= from && r.pos < to) {
+                    r.output = r.pos >= n - 1;
+                    res.push_back(r);
+                }
+            }
+        }
+        return res;
+    };
+    // 0 and 2 in their tails, 1 decoding
+    const int from[] = { tail, n, tail }, to[] = { n, n + 1, n };
+    std::map<int, std::vector<float>> alone, mixed;
+    const auto begin = [&](int seq) {
+        llama_ridgefill_set_filled(f.ctx.get(), seq, {});
+        llama_ridgefill_prompt(f.ctx.get(), seq, 0, n, &q);
+        CHECK(decode(f.ctx.get(), rows(seq, 0, from[seq])) == 0);
+    };
+    for (int seq = 0; seq < 3; ++seq) {
+        llama_memory_clear(mem, true);
+        begin(seq);
+        const step last = rows(seq, from[seq], to[seq]);
+        CHECK(decode(f.ctx.get(), last) == 0);
+        append_logits(f.ctx.get(), last, alone[seq]);
+    }
+    llama_memory_clear(mem, true);
+    step batch;
+    for (int seq = 0; seq < 3; ++seq) {
+        begin(seq);
+    }
+    for (const int seq : { 2, 1, 0 }) {
+        const step last = rows(seq, from[seq], to[seq]);
+        batch.insert(batch.end(), last.begin(), last.end());
+    }
+    CHECK(decode(f.ctx.get(), batch) == 0);
+    for (size_t i = 0; i < batch.size(); ++i) {
+        if (batch[i].output) {
+            const float * v = llama_get_logits_ith(f.ctx.get(), (int32_t) i);
+            mixed[batch[i].seq].assign(v, v + alone[0].size());
+        }
+    }
+    for (int seq = 0; seq < 3; ++seq) {
+        // other ubatch shapes: equal up to rounding
+        CHECK(difference(alone[seq], mixed[seq]) < 2e-2, "sequence %d differs by %g", seq, difference(alone[seq], mixed[seq]));
+        CHECK(f.counts(seq).n_selected == f.p.n_bulk / 2, "sequence %d selected %d", seq, f.counts(seq).n_selected);
+    }
+}
+
+void test_failure(const bench & b) {
+    check::begin("an aborted tail leaves the prompt as it was");
+    fixture f(b);
+    const steps all = last_only(f.p.make(b.model), f.p.n_prompt());
+    const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
+    const auto want = f.run_mode(all, q);
+
+    llama_memory_clear(llama_get_memory(f.ctx.get()), true);
+    llama_ridgefill_set_filled(f.ctx.get(), 0, {});
+    llama_ridgefill_prompt(f.ctx.get(), 0, 0, f.p.n_prompt(), &q);
+    std::vector<float> found;
+    for (const step & s : all) {
+        if (s.front().pos == f.p.n_head + f.p.n_bulk) { // the tail: fails in its first half
+            llama_set_abort_callback(f.ctx.get(), [](void *) { return true; }, nullptr);
+            CHECK(decode(f.ctx.get(), s) != 0);
+            llama_set_abort_callback(f.ctx.get(), nullptr, nullptr);
+            CHECK(llama_memory_seq_pos_max(llama_get_memory(f.ctx.get()), 0) == s.front().pos - 1);
+        }
+        CHECK(decode(f.ctx.get(), s) == 0);
+        append_logits(f.ctx.get(), s, found);
+    }
+    equal(want, found, "after an abort");
+}
+
+void test_declined(const bench & b) {
+    check::begin("declined with a reason");
+    fixture f(b);
+    const auto plan = [&](const llama_ridgefill_params & p) { return llama_ridgefill_plan_for(f.ctx.get(), 0, f.p.n_prompt(), &p); };
+    CHECK(plan(f.quality(LLAMA_RIDGEFILL_SELECT_CLASS, 0.25f)).reason == LLAMA_RIDGEFILL_REASON_NO_TABLE);
+    f.o.projector.score.assign(256, 1.0f);
+    CHECK(plan(f.quality(LLAMA_RIDGEFILL_SELECT_CLASS, 0.25f)).reason == LLAMA_RIDGEFILL_REASON_NONE);
+    // many more rows than any host keeps
+    auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.25f);
+    CHECK(llama_ridgefill_plan_for(f.ctx.get(), 0, 1 << 30, &q).reason == LLAMA_RIDGEFILL_REASON_MEMORY);
+}
+
+void test_tables(const bench & b) {
+    check::begin("score tables");
+    fixture f(b);
+    const steps all = f.p.make(b.model);
+    const size_t n_vocab = (size_t) llama_vocab_n_tokens(llama_model_get_vocab(b.model));
+    const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_CLASS, 1.0f);
+    f.o.projector.score.assign(n_vocab, 0.0f); // score_all
+    equal(f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_PLUMB)), f.run_mode(all, q), "score_all, share 1");
+    f.o.projector.score.assign(n_vocab, -INFINITY); // score_none
+    equal(f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_SPEED)), f.run_mode(all, q), "score_none");
+}
+
+} // namespace
+
+int main(int argc, char ** argv) {
+    bench b;
+    if (!open_model(b, argc, argv)) {
+        return finish(b);
+    }
+    for (const auto flash : { LLAMA_FLASH_ATTN_TYPE_ENABLED, LLAMA_FLASH_ATTN_TYPE_DISABLED }) {
+        for (const ggml_type kv : { GGML_TYPE_F16, GGML_TYPE_Q8_0 }) {
+            if (flash == LLAMA_FLASH_ATTN_TYPE_DISABLED && kv == GGML_TYPE_Q8_0) {
+                continue; // a quantised V cache needs flash attention
+            }
+            setup s;
+            s.name = std::string(flash == LLAMA_FLASH_ATTN_TYPE_ENABLED ? "flash" : "no flash") + ", " + ggml_type_name(kv);
+            s.flash = flash;
+            s.kv = kv;
+            test_bounds(b, s);
+        }
+    }
+    test_share(b);
+    test_cuts(b);
+    test_beside(b, true);
+    test_beside(b, false);
+    quiet = true;
+    test_failure(b);
+    quiet = false;
+    test_declined(b);
+    test_tables(b);
+    return finish(b);
+}
