@@ -112,19 +112,25 @@ class Session:
             projector.attach(self._ctx, params)
 
     def decode(
-        self, ids: Sequence[int], outputs: range, cuts: Iterable[int] = (), params: Any = None
+        self,
+        ids: Sequence[int],
+        outputs: range,
+        cuts: Iterable[int] = (),
+        params: Any = None,
+        n_prompt: int | None = None,
     ) -> Iterator[tuple[int, F32]]:
         """Decodes a whole prompt after clearing the cache; yields (first row, logits F32 [n_rows, n_vocab]).
 
         outputs: the rows whose logits are wanted. cuts: positions where a batch must end. params: parameters of the
-        announced prompt, None for those of the attached projector. The logits are valid until the next step.
+        announced prompt, None for those of the attached projector. n_prompt: rows of the prompt, the others are decode
+        steps (None: all are the prompt). The logits are valid until the next step.
         """
         _base.llama_memory_clear(_base.llama_get_memory(self._ctx), False)
         overrides = None if params is None else ctypes.byref(params)
         _capi.llama_ridgefill_set_filled(self._ctx, 0, _capi.llama_ridgefill_interval())
-        _capi.llama_ridgefill_prompt(self._ctx, 0, 0, len(ids), overrides)
+        _capi.llama_ridgefill_prompt(self._ctx, 0, 0, n_prompt or len(ids), overrides)
         tokens = np.asarray(ids, dtype=np.int32)
-        for begin, end in self._pieces(len(ids), outputs, cuts):
+        for begin, end in self._pieces(len(ids), outputs, [*cuts, n_prompt or len(ids)]):
             wanted = range(max(begin, outputs.start), min(end, outputs.stop))
             self._fill_batch(tokens[begin:end], begin, wanted)
             if (code := _base.llama_decode(self._ctx, self._batch)) != 0:

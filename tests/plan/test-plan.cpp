@@ -13,6 +13,7 @@ namespace {
 constexpr auto OFF = LLAMA_RIDGEFILL_MODE_OFF;
 constexpr auto PLUMB = LLAMA_RIDGEFILL_MODE_PLUMB;
 constexpr auto SPEED = LLAMA_RIDGEFILL_MODE_SPEED;
+constexpr auto QUALITY = LLAMA_RIDGEFILL_MODE_QUALITY;
 
 llama_ridgefill_params params(llama_ridgefill_mode mode, int32_t tail, int32_t head, int32_t min_bulk) {
     return {mode, tail, head, min_bulk};
@@ -39,7 +40,7 @@ void test_params_check() {
         {params(SPEED, -1, 0, 0), "tail"},
         {params(SPEED, 1, -1, 0), "head"},
         {params(SPEED, 1, 0, -1), "min_bulk"},
-        {params((llama_ridgefill_mode) 3, 1, 0, 0), "mode"},
+        {params((llama_ridgefill_mode) 4, 1, 0, 0), "mode"},
         {params((llama_ridgefill_mode) -1, 1, 0, 0), "mode"},
     };
     for (const row & r : rows) {
@@ -184,13 +185,29 @@ void test_reusable_table() {
         {{0, 2000}, params(SPEED, 512, 0, 0), 3000, 4000, 3000},
     };
     for (const row & r : rows) {
-        const llama_pos found = llama_ridgefill_reusable(r.filled, r.p, r.n_match, r.n_prompt);
+        llama_ridgefill_interval filled = r.filled;
+        filled.mode = SPEED;
+        const llama_pos found = llama_ridgefill_reusable(filled, r.p, r.n_match, r.n_prompt);
         CHECK(
             found == r.want, "filled [%d, %d) mode %s tail %d head %d match %d of %d: found %d, want %d",
             r.filled.begin, r.filled.end, llama_ridgefill_mode_name(r.p.mode), r.p.n_tail, r.p.n_head, r.n_match,
             r.n_prompt, found, r.want
         );
     }
+}
+
+// Which rows quality mode ran exactly was decided by another prompt's tail, so nobody reuses what it filled.
+void test_reusable_quality() {
+    check::begin("reusable, quality");
+    for (const auto by : {SPEED, QUALITY}) {
+        for (const auto mode : {OFF, PLUMB, SPEED, QUALITY}) {
+            const llama_pos want = by == SPEED && mode == SPEED ? 3000 : 16;
+            const llama_pos found = llama_ridgefill_reusable({16, 2000, by}, params(mode, 512, 16, 0), 3000, 4000);
+            CHECK(found == want, "filled by %s, %s: found %d", llama_ridgefill_mode_name(by), llama_ridgefill_mode_name(mode), found);
+        }
+    }
+    const auto both = ridgefill_interval_hull({16, 20, SPEED}, {20, 30, QUALITY});
+    CHECK(both.begin == 16 && both.end == 30 && both.mode == QUALITY);
 }
 
 // The promise row by row: no reused row that was filled may lie where the new request wants exact rows, and no fewer
@@ -214,7 +231,7 @@ void test_reusable_brute() {
                                     }
                                 }
                                 const int found = llama_ridgefill_reusable(
-                                    {begin, end}, params(mode, tail, head, 0), n_match, n_prompt
+                                    {begin, end, SPEED}, params(mode, tail, head, 0), n_match, n_prompt
                                 );
                                 CHECK(
                                     found == want,
@@ -293,6 +310,7 @@ int main() {
     test_plan_table();
     test_plan_brute();
     test_intervals();
+    test_reusable_quality();
     test_reusable_table();
     test_reusable_brute();
     test_cursor();

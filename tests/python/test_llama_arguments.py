@@ -128,8 +128,10 @@ def test_close_twice_and_after_a_refusal(make_llama, smollm2):
 def test_modes_are_the_library_s():
     from ridgefill_cpp import _capi
 
-    assert [_capi.llama_ridgefill_mode_name(i).decode() for i in range(3)] == list(_capi.MODES)
+    assert [_capi.llama_ridgefill_mode_name(i).decode() for i in range(4)] == list(_capi.MODES)
+    assert [_capi.llama_ridgefill_select_name(i).decode() for i in range(6)] == list(_capi.SELECTS)
     defaults = _capi.llama_ridgefill_default_params()
+    assert (_capi.SELECTS[defaults.select], defaults.share) == ("attention", 0.25)
     assert (defaults.mode, defaults.n_tail, defaults.n_head, defaults.n_min_bulk) == (2, 2048, 16, 1024)
 
 
@@ -146,5 +148,5 @@ def test_another_abi_is_an_import_error(monkeypatch):
     from ridgefill_cpp import _capi
 
     monkeypatch.setattr(_capi, "ABI", 99)
-    with pytest.raises(ImportError, match="found RidgeFill ABI 1, allowed 99"):
+    with pytest.raises(ImportError, match="found RidgeFill ABI 2, allowed 99"):
         _capi.check_abi(_capi._lib)

@@ -47,6 +47,29 @@ def test_speed_fills_the_bulk(fresh, ids, cold):
     assert fresh._control.filled() == (HEAD, N - TAIL)
 
 
+@pytest.mark.parametrize("n_batch", [768, 100])
+def test_quality_selects_a_share(make_llama, ids, n_batch):
+    llm = make_llama(n_batch=n_batch, n_ubatch=64, ridgefill_mode="quality", ridgefill_share=0.5)
+    greedy(llm, ids[:N], n=2)
+    n_bulk = N - TAIL - HEAD
+    assert last(llm) == ("quality", n_bulk // 2, N - n_bulk // 2, "none")
+    assert llm.ridgefill.last.n_selected == n_bulk // 2
+    assert (llm.ridgefill.select, llm.ridgefill.share) == ("attention", 0.5)
+    # what it filled was chosen for that prompt's end, so nothing of it is reused
+    greedy(llm, ids[:N], n=1)
+    assert last(llm) == ("quality", n_bulk // 2, N - HEAD - n_bulk // 2, "none")
+    llm.close()
+
+
+def test_quality_with_every_row_equals_exact(make_llama, ids, cold):
+    llm = make_llama(ridgefill_mode="quality", ridgefill_select="all")
+    tokens, logits = greedy(llm, ids[:N])
+    assert tokens == cold[0]
+    # the rows ran in other batches, and with them the rounding
+    assert np.abs(logits - cold[1]).max() < 0.5
+    llm.close()
+
+
 def test_decode_steps_do_not_count(fresh, ids):
     greedy(fresh, ids[:N], n=8)
     assert last(fresh) == ("speed", N - TAIL - HEAD, TAIL + HEAD, "none")

@@ -59,7 +59,7 @@ def test_a_state_that_does_not_fit_is_refused(make_llama, identity, speed_state,
     other = make_llama(n_ctx=speed_state.input_ids.size, **options)
     with pytest.raises(ValueError, match=why) as error:
         other.load_state(speed_state)
-    assert f"found rows {HEAD}..{N - TAIL - 1} filled by projector" in str(error.value)
+    assert f"found rows {HEAD}..{N - TAIL - 1} filled in mode 'speed' by projector" in str(error.value)
     assert other.n_tokens == 0
     other.close()
 

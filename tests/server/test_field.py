@@ -9,7 +9,6 @@ ENDPOINTS = ("/completion", "/v1/completions", "/v1/chat/completions", "/v1/resp
 BAD = (
     "Speed",
     "fast",
-    "quality",
     "",
     True,
     1,
@@ -24,6 +23,9 @@ BAD = (
     {"tail": 2**63},
     {"tail": True},
     {"mode": "speed", "head": 1},
+    {"share": 1.5},
+    {"share": -0.1},
+    {"share": "0.5"},
 )
 
 
@@ -48,7 +50,7 @@ def test_a_bad_value_is_a_400(server: Server, endpoint: str, value: object) -> N
     status, reply = server.request("POST", endpoint, body_of(endpoint, "hello") | {"ridgefill": value})
     assert status == 400, reply
     message = reply["error"]["message"]
-    assert "ridgefill" in message and "found" in message and 'allowed: "off", "plumb", "speed"' in message
+    assert "ridgefill" in message and "found" in message and 'allowed: "off", "plumb", "speed", "quality"' in message
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
@@ -81,6 +83,20 @@ def test_a_tail_of_its_own(server: Server, prompt) -> None:
     assert (answer.fill["n_filled"], answer.fill["n_exact"]) == (300 - 32 - HEAD, 32 + HEAD)
 
 
+@pytest.mark.parametrize(("asked", "share"), (("quality", 0.25), ({"mode": "quality", "share": 0.5}, 0.5)), ids=repr)
+def test_quality_reports_what_it_selected(server: Server, prompt, asked: object, share: float) -> None:
+    answer = server.complete(prompt(300), ridgefill=asked)
+    n_bulk = 300 - TAIL - HEAD
+    n_selected = round(share * n_bulk)
+    assert answer.fill == {
+        "mode": "quality",
+        "n_filled": n_bulk - n_selected,
+        "n_exact": TAIL + HEAD + n_selected,
+        "n_selected": n_selected,
+        "n_filled_cached": 0,
+    }
+
+
 def test_short_prompts_are_exact(server: Server, prompt) -> None:
     answer = server.complete(prompt(100))
     assert answer.fill == {"mode": "speed", "n_filled": 0, "n_exact": 100, "n_filled_cached": 0, "reason": "short"}
@@ -110,6 +126,8 @@ def test_props_and_metrics(server: Server, prompt) -> None:
         "split": 10,
         "native": True,
         "mode": "speed",
+        "select": "attention",
+        "share": 0.25,
         "tail": TAIL,
         "head": HEAD,
         "min_bulk": 64,

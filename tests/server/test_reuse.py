@@ -54,6 +54,19 @@ def test_plumb_reuses_like_off(server: Server, prompt, exact) -> None:
     assert plumb.distance(exact(ids, plumb.n_cached)) <= CLOSE
 
 
+def test_quality_reuses_exact_rows_only(server: Server, prompt, exact) -> None:
+    ids = prompt(N)
+    everything = {"mode": "quality", "share": 1}
+    server.complete(ids)
+    quality = server.complete(ids, ridgefill=everything)
+    assert quality.n_cached in (0, HEAD) and quality.fill["n_selected"] == N_BULK
+    # every row ran exactly, in two halves
+    assert quality.distance(exact(ids, quality.n_cached)) <= SHAPE
+    assert server.complete(ids, ridgefill="off").n_cached in (0, HEAD)
+    # exact rows that "off" left in the RAM cache may serve, filled ones never
+    assert server.complete(ids, ridgefill="quality").fill["n_filled_cached"] == 0
+
+
 def test_modes_through_the_ram_cache(server: Server, prompt, exact) -> None:
     ids, other = prompt(N), prompt(200, 1)
     server.complete(ids)
