@@ -21,8 +21,8 @@ import numpy as np
 from ridgefill_cpp._arms import nll_of
 from ridgefill_cpp._projector import make_params
 from ridgefill_cpp._session import Session
-from ridgefill_cpp.evaluate import parse_quality
 from ridgefill_cpp.fit.stdlib import stdlib_texts
+from ridgefill_cpp.modes import parse_quality
 
 WORDS = ("Lisbon", "Oslo", "Quito", "Nairobi", "Lima", "Hanoi", "Tunis", "Riga", "Sofia", "Accra", "Doha", "Minsk")
 
@@ -30,7 +30,7 @@ WORDS = ("Lisbon", "Oslo", "Quito", "Nairobi", "Lima", "Hanoi", "Tunis", "Riga",
 def make_items(session: Session, count: int, tokens: int, tail: int, head: int, seed: int) -> list[tuple[list, list]]:
     """(prompt ids, answer ids) of each item; the needle lies wholly in the bulk."""
     rng = random.Random(seed)
-    texts = [ids for ids in map(session.tokenize, stdlib_texts()[1]) if len(ids) > tokens]
+    texts = [ids for ids in (session.tokenize(d.text) for d in stdlib_texts()[1]) if len(ids) > tokens]
     items = []
     for i in range(count):
         word, number = rng.choice(WORDS), f"{rng.randrange(100000):05d}"

@@ -181,6 +181,7 @@ llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & 
     res.resize(n_streams);
     res.s0 = LLAMA_MAX_SEQ;
     res.s1 = 0;
+    res.reach = 0;
     for (uint32_t s = 0; s < n_streams; ++s) {
         for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
             const llama_seq_id seq = ubatch.seq_id[i][0];
@@ -191,6 +192,12 @@ llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & 
                 return {};
             }
             res.idxs[s].push_back(it->second);
+            // rows run again come long before the last cell: what they cannot see need not be read
+            if (i + 1 == (s + 1) * n_rows || ubatch.seq_id[i + 1][0] != seq) {
+                for (auto seen = places.begin(); seen != places.end() && seen->first <= ubatch.pos[i]; ++seen) {
+                    res.reach = std::max(res.reach, seen->second + 1);
+                }
+            }
         }
         res.s0 = std::min(res.s0, (uint32_t) res.strm[s]);
         res.s1 = std::max(res.s1, (uint32_t) res.strm[s]);

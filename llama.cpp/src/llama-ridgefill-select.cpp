@@ -13,7 +13,7 @@ constexpr llama_pos WINDOW = 2048;
 constexpr size_t SPAN_RADIUS = 8;
 
 // This part of the rows follows the question's spans, the rest the whole tail's top rows (measured: docs/decisions.md).
-constexpr double SPAN_PART = 0.4;
+constexpr double SPAN_PART = 0.5;
 
 // half to even, as the published selection
 size_t rounded(double x) {
@@ -61,9 +61,15 @@ std::vector<uint32_t> by_attention(llama_ridgefill_select select, size_t k, cons
 
     const size_t k_spans = select == LLAMA_RIDGEFILL_SELECT_SPANS ? k
                          : select == LLAMA_RIDGEFILL_SELECT_ROWS  ? 0 : rounded(SPAN_PART * (double) k);
+    // no scores (no layer below the split attends): all rows weigh alike
+    const auto maxima = [&](ridgefill_scores::query q) {
+        std::vector<float> v = scores.maxima(q);
+        v.resize(n, 0.0f);
+        return v;
+    };
     std::vector<uint32_t> res;
     if (k_spans > 0) {
-        const std::vector<float> spans = spread(scores.maxima(ridgefill_scores::QUESTION));
+        const std::vector<float> spans = spread(maxima(ridgefill_scores::QUESTION));
         res = best(all, k_spans, [&](uint32_t r) { return spans[r]; });
     }
     if (res.size() < k) {
@@ -72,7 +78,7 @@ std::vector<uint32_t> by_attention(llama_ridgefill_select select, size_t k, cons
             taken[r] = 1;
         }
         all.erase(std::remove_if(all.begin(), all.end(), [&](uint32_t r) { return taken[r]; }), all.end());
-        const std::vector<float> tail = scores.maxima(ridgefill_scores::TAIL);
+        const std::vector<float> tail = maxima(ridgefill_scores::TAIL);
         const std::vector<uint32_t> rows = best(all, k - res.size(), [&](uint32_t r) { return tail[r]; });
         res.insert(res.end(), rows.begin(), rows.end());
     }

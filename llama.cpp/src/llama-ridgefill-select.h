@@ -9,7 +9,7 @@
 #include <vector>
 
 // What the tail's queries ask for: the last rows of a prompt are its question.
-constexpr int32_t RIDGEFILL_N_QUESTION = 32;
+constexpr int32_t RIDGEFILL_N_QUESTION = 16;
 
 // The attention that the tail's queries pay to each bulk row, summed by layer and head. A head's maximum over heads
 // counts, not their mean: one retrieving head must not be outvoted (docs/decisions.md).

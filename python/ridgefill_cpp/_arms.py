@@ -13,7 +13,7 @@ from . import _capi
 from ._projector import Projector, make_params
 from ._session import Session
 from .base import base_of
-from .evaluate import parse_quality
+from .modes import parse_quality
 from .gguf_writer import Tensor
 from .int8 import f32_to_bf16, n_groups
 from .layout import Base, Credit, Header, layer_tensor, map_parts

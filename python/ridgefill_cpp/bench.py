@@ -19,6 +19,7 @@ from typing import Any
 from .errors import RidgefillError, UsageError
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
+from .modes import parse_quality
 from .flops import Dims, dims_of, ratio_ideal
 
 
@@ -38,6 +39,8 @@ class Row:
     loss: float | None = None
     loss_identity: float | None = None
     loss_dropped: float | None = None
+    mode: str = "speed"
+    n_selected: int = 0
 
 
 def bench(
@@ -53,10 +56,11 @@ def bench(
     n_batch: int = 2048,
     n_ubatch: int = 512,
     gpu_layers: int = 0,
+    modes: Sequence[str] = ("speed",),
     progress: Callable[[int, str, float], object] = lambda *_: None,
 ) -> list[Row]:
-    """One row per length. ValueError when the text has fewer tokens than the longest length, or nothing was filled."""
-    from . import _capi
+    """One row per length and mode ("speed", "quality", "quality:SELECT:SHARE"). ValueError when the text has fewer tokens than the longest length, or nothing was filled."""
+    from ._projector import make_params
     from ._session import Session
 
     most = max(lengths)
@@ -65,9 +69,12 @@ def bench(
         if len(ids) < most:
             raise RidgefillError("no-text", "prompt", "", f"{len(ids)} tokens", f"{most} or more, the longest length")
         loaded = session.load(projector)
-        fill = _capi.llama_ridgefill_params(_capi.MODE_SPEED, tail, head, 0)
-        off = _capi.llama_ridgefill_params(_capi.MODE_OFF, tail, head, 0)
-        session.attach(loaded, fill)
+        off = make_params("off", tail, head, 0)
+        fills = {}
+        for mode in modes:
+            quality = parse_quality(mode)
+            fills[mode] = make_params("quality" if quality else mode, tail, head, 0, *(quality or ()))
+        session.attach(loaded, off)
 
         def once(n: int, params: Any, name: str) -> float:
             begin = time.perf_counter()
@@ -81,17 +88,29 @@ def bench(
         dims = _dims(model)
         rows = []
         for n in lengths:
-            stock, filled = [], []
+            stock: list[float] = []
+            filled: dict[str, list[float]] = {mode: [] for mode in fills}
+            done = {}
             for _ in range(reps):
                 stock.append(once(n, off, "off"))
-                filled.append(once(n, fill, "fill"))
-                counts = session.counts()
-                if not counts.n_filled:
-                    raise RidgefillError("not-filled", projector, f"length {n}", counts.reason, "filled rows")
-            t_stock, t_fill = statistics.median(stock), statistics.median(filled)
-            ideal = None if dims is None else ratio_ideal(dims, n, tail, head, loaded.split)
-            ratio = t_stock / t_fill
-            rows.append(Row(n, loaded.split, tail, t_stock, t_fill, ratio, ideal, counts.n_filled, counts.n_exact))
+                for mode, params in fills.items():
+                    filled[mode].append(once(n, params, mode))
+                    done[mode] = counts = session.counts()
+                    if not counts.n_filled:
+                        raise RidgefillError("not-filled", projector, f"length {n}", counts.reason, "filled rows")
+            t_stock = statistics.median(stock)
+            for mode, counts in done.items():
+                chosen = counts.n_selected
+                ideal = dims and ratio_ideal(dims, n, tail, head, loaded.split, selected=chosen)
+                t_fill = statistics.median(filled[mode])
+                rows.append(
+                    Row(
+                        *(n, loaded.split, tail, t_stock, t_fill, t_stock / t_fill, ideal),
+                        *(counts.n_filled, counts.n_exact),
+                        mode=mode,
+                        n_selected=chosen,
+                    )
+                )
         return rows
 
 
@@ -104,12 +123,12 @@ def _dims(model: str | os.PathLike[str]) -> Dims | None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = ["prompt split  tail  filled  exact   off ms  fill ms  ratio  ideal"]
+    lines = ["prompt split  tail  filled  exact   off ms  fill ms  ratio  ideal  mode"]
     for row in rows:
         ideal = f"{row.ratio_ideal:>7.2f}" if row.ratio_ideal is not None else f"{'-':>7}"
         lines.append(
             f"{row.n_prompt:>6}{row.split:>6}{row.tail:>6}{row.n_filled:>8}{row.n_exact:>7}"
-            f"{row.t_stock_ms:>9.0f}{row.t_fill_ms:>9.0f}{row.ratio:>7.2f}{ideal}"
+            f"{row.t_stock_ms:>9.0f}{row.t_fill_ms:>9.0f}{row.ratio:>7.2f}{ideal}  {row.mode}"
         )
     return "\n".join(lines)
 
@@ -140,6 +159,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--lengths", default="2048,4096", help="prompt lengths in tokens (default 2048,4096)")
     parser.add_argument("--tail", type=int, default=512, help="rows at the end that run exactly (default 512)")
     parser.add_argument("--head", type=int, default=16, help="rows at the beginning that run exactly (default 16)")
+    parser.add_argument(
+        "--modes", default="speed", help="speed, quality, quality:SELECT:SHARE with commas (default speed)"
+    )
     parser.add_argument("--reps", type=int, default=3, help="repetitions (default 3)")
     parser.add_argument("-t", "--threads", type=int, default=None, help="CPU threads (default all)")
     parser.add_argument("-b", "--batch-size", type=int, default=2048, help="rows per batch (default 2048)")
@@ -158,6 +180,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--lengths: found {min(lengths)}, allowed more than tail + head = {args.tail + args.head}")
     if args.reps < 1:
         raise UsageError(f"--reps: found {args.reps}, allowed 1 or more")
+    modes = args.modes.split(",")
+    for mode in modes:
+        if mode != "speed" and parse_quality(mode) is None:
+            raise UsageError(f"--modes: found {mode!r}, allowed speed, quality, quality:SELECT:SHARE")
     rows = bench(
         args.model,
         args.projector,
@@ -170,6 +196,7 @@ def run(args: argparse.Namespace) -> int:
         n_batch=args.batch_size,
         n_ubatch=args.ubatch_size,
         gpu_layers=args.gpu_layers,
+        modes=modes,
         progress=say_progress,
     )
     print(table(rows))
@@ -179,7 +206,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def say_progress(n_prompt: int, name: str, ms: float) -> None:
-    print(f"{n_prompt:>7} {name:<8}{ms:>9.0f} ms", file=sys.stderr, flush=True)
+    print(f"{n_prompt:>7} {name:<22}{ms:>9.0f} ms", file=sys.stderr, flush=True)
 
 
 def default_text() -> str:

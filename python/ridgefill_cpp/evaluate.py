@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import RidgefillError, UsageError
-from .modes import SELECTS
+from .modes import parse_quality
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
 
@@ -56,20 +56,6 @@ class Report:
     def arm(self, mode: str, label: str = "") -> Arm | None:
         """The arm, or None when it did not run; `label` says which projector's, where there are several."""
         return next((arm for arm in self.arms if arm.mode == mode and arm.label in (label, "")), None)
-
-
-def parse_quality(mode: str) -> tuple[str, float] | None:
-    """(select, share) of an arm named "quality" or "quality:SELECT:SHARE"; None for any other name."""
-    name, *rest = mode.split(":")
-    if name != "quality" or len(rest) not in (0, 2):
-        return None
-    if not rest:
-        return "attention", 0.25
-    try:
-        share = float(rest[1])
-    except ValueError:
-        return None
-    return (rest[0], share) if rest[0] in SELECTS and 0 <= share <= 1 else None
 
 
 def tail_loss(

@@ -53,9 +53,19 @@ def stock_flops(dims: Dims, n_prompt: int) -> int:
 
 
 def fill_flops(
-    dims: Dims, n_prompt: int, tail: int, head: int, split: int, n_in: int | None = None, n_out: int | None = None
+    dims: Dims,
+    n_prompt: int,
+    tail: int,
+    head: int,
+    split: int,
+    n_in: int | None = None,
+    n_out: int | None = None,
+    selected: int = 0,
 ) -> int:
-    """The same with rows [head, n_prompt - tail) filled from the split on. n_in, n_out: map widths, default n_embd."""
+    """The same with rows [head, n_prompt - tail) filled from the split on. n_in, n_out: map widths, default n_embd.
+
+    selected: so many of these rows run the layers from the split on besides, with the mean context of the bulk.
+    """
     n_map = (n_in or dims.n_embd) * (n_out or dims.n_embd)
     begin, end = min(head, n_prompt), n_prompt - tail
     if end <= begin:
@@ -70,14 +80,22 @@ def fill_flops(
             exact = contexts - _contexts(begin, end, layer.window)
             total += (n_prompt - bulk) * layer.linear + layer.score * exact
             total += bulk * (layer.kv + (n_map if index > split else 0))
+            total += selected * layer.linear + layer.score * (contexts - exact) * selected // bulk
     return 2 * total
 
 
 def ratio_ideal(
-    dims: Dims, n_prompt: int, tail: int, head: int, split: int, n_in: int | None = None, n_out: int | None = None
+    dims: Dims,
+    n_prompt: int,
+    tail: int,
+    head: int,
+    split: int,
+    n_in: int | None = None,
+    n_out: int | None = None,
+    selected: int = 0,
 ) -> float:
     """stock FLOPs / fill FLOPs."""
-    return stock_flops(dims, n_prompt) / fill_flops(dims, n_prompt, tail, head, split, n_in, n_out)
+    return stock_flops(dims, n_prompt) / fill_flops(dims, n_prompt, tail, head, split, n_in, n_out, selected)
 
 
 def _contexts(begin: int, end: int, window: int | None) -> int:
