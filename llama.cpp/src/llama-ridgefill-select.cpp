@@ -13,7 +13,9 @@ constexpr llama_pos WINDOW = 2048;
 constexpr size_t SPAN_RADIUS = 8;
 
 // This part of the rows follows the question's spans, the rest the whole tail's top rows (measured: docs/decisions.md).
+// A fact is a run of rows however short the prompt, so a few spans fit always.
 constexpr double SPAN_PART = 0.5;
+constexpr size_t SPAN_ROWS = 6 * (2 * SPAN_RADIUS + 1);
 
 // half to even, as the published selection
 size_t rounded(double x) {
@@ -60,7 +62,7 @@ std::vector<uint32_t> by_attention(llama_ridgefill_select select, size_t k, cons
     std::iota(all.begin(), all.end(), 0u);
 
     const size_t k_spans = select == LLAMA_RIDGEFILL_SELECT_SPANS ? k
-                         : select == LLAMA_RIDGEFILL_SELECT_ROWS  ? 0 : rounded(SPAN_PART * (double) k);
+                         : select == LLAMA_RIDGEFILL_SELECT_ROWS  ? 0 : std::max(rounded(SPAN_PART * (double) k), std::min(k, SPAN_ROWS));
     // no scores (no layer below the split attends): all rows weigh alike
     const auto maxima = [&](ridgefill_scores::query q) {
         std::vector<float> v = scores.maxima(q);

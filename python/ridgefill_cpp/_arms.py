@@ -13,7 +13,7 @@ from . import _capi
 from ._projector import Projector, make_params
 from ._session import Session
 from .base import base_of
-from .modes import parse_quality
+from .modes import parse_dropped, parse_quality
 from .gguf_writer import Tensor
 from .int8 import f32_to_bf16, n_groups
 from .layout import Base, Credit, Header, layer_tensor, map_parts
@@ -33,7 +33,7 @@ class Arms:
         self.tokens, self.tail, self.head = tokens, tail, head
         self.off = make_params("off", tail, head, 0)
         self.fills: dict[Key, Projector] = {}
-        self.drop = False
+        self.drops: dict[Key, int] = {}  # rows kept
         self.exact: list[float] = []  # nats per token, by document
         self.losses: dict[Key, list[float]] = {}  # nats per token above exact
         self.agree: dict[Key, list[float]] = {}  # share of rows with the exact run's most likely token
@@ -53,7 +53,10 @@ class Arms:
                     write_identity(file, base, projector.split)
                     identities[projector.split] = self.session.load(file)
                 self.fills[label, "identity"] = identities[projector.split]
-        self.drop = "dropped" in modes
+        for mode in modes:
+            kept = parse_dropped(mode, self.tail)
+            if kept is not None:
+                self.drops["", mode] = min(kept, self.tokens)
 
     def run(
         self,
@@ -84,9 +87,9 @@ class Arms:
             counts = self.session.counts()
             if counts.n_filled + counts.n_selected != begin - self.head:
                 raise RuntimeError(f"{' '.join(key)}: found {counts}, allowed {begin - self.head} rows filled or selected")
-        if self.drop:
+        for key, kept in self.drops.items():
             self.session.attach(None, self.off)
-            now["", "dropped"] = self.score(ids[begin:], 0)
+            now[key] = self.score(ids[-kept:], kept - self.tail)
         self.exact.append(float(exact.mean()))
         for key, (nll, top) in now.items():
             self.losses.setdefault(key, []).append(float(nll.mean() - exact.mean()))

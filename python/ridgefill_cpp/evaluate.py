@@ -4,7 +4,7 @@ Arms, all scored on the last tail - 1 tokens of each document:
     fill      the bulk filled by the projector (mode speed)
     quality   as fill, then selected bulk rows run exactly; quality:SELECT:SHARE for others than attention and 0.25
     identity  the bulk filled by the identity (every late layer is given the stream entering the split)
-    dropped   no bulk at all: the exact tail is the whole prompt
+    dropped   no bulk at all: the exact tail is the whole prompt; dropped:ROWS: the last ROWS rows are
 The loss of an arm is its mean negative log-likelihood per token minus that of the exact run, in nats.
 """
 
@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from .errors import RidgefillError, UsageError
-from .modes import parse_quality
+from .modes import parse_dropped, parse_quality
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
 
-MODES = ("fill", "identity", "dropped")  # the default; "quality" and "quality:SELECT:SHARE" besides
+MODES = ("fill", "identity", "dropped")  # the default; besides: quality, quality:SELECT:SHARE, dropped:ROWS
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     modes = tuple(mode for mode in args.modes.split(",") if mode)
     for mode in modes:
-        if mode not in MODES and parse_quality(mode) is None:
-            raise UsageError(f"--modes: found {mode!r}, allowed {', '.join(MODES)}, quality, quality:SELECT:SHARE")
+        if mode not in MODES and parse_quality(mode) is None and parse_dropped(mode, args.tail) is None:
+            allowed = f"{', '.join(MODES)}, quality, quality:SELECT:SHARE, dropped:ROWS"
+            raise UsageError(f"--modes: found {mode!r}, allowed {allowed}")
     for name, value, least in (("--tail", args.tail, 2), ("--head", args.head, 0), ("--docs", args.docs or 1, 1)):
         if value < least:
             raise UsageError(f"{name}: found {value}, allowed {least} or more")

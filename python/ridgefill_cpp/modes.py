@@ -6,6 +6,14 @@ MODES = ("off", "plumb", "speed", "quality")
 SELECTS = ("attention", "spans", "rows", "class", "random", "all")
 
 
+def parse_dropped(mode: str, tail: int) -> int | None:
+    """Rows that an arm named "dropped" (the exact tail) or "dropped:ROWS" keeps; None for any other name."""
+    name, *rest = mode.split(":")
+    if name != "dropped" or len(rest) > 1 or not all(part.isdigit() for part in rest):
+        return None
+    return max(tail, int(rest[0])) if rest else tail
+
+
 def parse_quality(mode: str) -> tuple[str, float] | None:
     """(select, share) of an arm named "quality" or "quality:SELECT:SHARE"; None for any other name."""
     name, *rest = mode.split(":")

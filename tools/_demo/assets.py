@@ -59,21 +59,21 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def projectors(path: Path, documents: Texts) -> dict[int, Path]:
+def projectors(path: Path, documents: Texts, splits: tuple[int, ...] = SPLITS) -> dict[int, Path]:
     """One side file per split, fitted in one pass over the calibration text, or those of an earlier run."""
     from ridgefill_cpp.fit.job import Settings
     from ridgefill_cpp.fit.run import Choices, fit_splits
     from ridgefill_cpp.fit.texts import text_sha256
 
     FOLDER.mkdir(parents=True, exist_ok=True)
-    files = {split: FOLDER / f"smollm2-split{split}.gguf" for split in SPLITS}
+    files = {split: FOLDER / f"smollm2-split{split}.gguf" for split in splits}
     key = {
         "model": path.name,
         "bytes": path.stat().st_size,
         "text": text_sha256([*documents.fit, *documents.choose]),
         "rows": ROWS,
     }
-    stamp = FOLDER / "projectors.json"
+    stamp = FOLDER / ("projectors.json" if splits == SPLITS else f"projectors-{'-'.join(map(str, splits))}.json")
     if stamp.is_file():
         stored = json.loads(stamp.read_text())
         made = {int(split): digest for split, digest in stored.get("files", {}).items()}
@@ -82,10 +82,10 @@ def projectors(path: Path, documents: Texts) -> dict[int, Path]:
         ):
             say(f"projectors of an earlier run: {', '.join(file.name for file in files.values())}")
             return files
-    say(f"fitting projectors for splits {' and '.join(map(str, SPLITS))} on {ROWS} rows of standard library text")
-    settings = Settings(split=min(SPLITS), max_rows=ROWS)
+    say(f"fitting projectors for splits {' and '.join(map(str, splits))} on {ROWS} rows of standard library text")
+    settings = Settings(split=min(splits), max_rows=ROWS)
     choices = Choices(force=True, progress=True)
-    work = FOLDER / f"fit-{sha256(json.dumps(key).encode())[:12]}"  # an interrupted fit goes on from here
+    work = FOLDER / f"fit-{sha256(json.dumps([key, splits]).encode())[:12]}"  # an interrupted fit goes on from here
     fit_splits(path, documents.fit, documents.choose, files, settings, choices, work)
     shutil.rmtree(work)
     digests = {split: sha256(file.read_bytes()) for split, file in files.items()}
