@@ -21,7 +21,7 @@ const char * ridgefill_params_check(const llama_ridgefill_params & params) {
 }
 
 llama_ridgefill_plan ridgefill_plan_make(
-        llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params) {
+        llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params, int32_t tile) {
     llama_ridgefill_plan res = { params.mode, LLAMA_RIDGEFILL_REASON_NONE, 0, 0 };
 
     if (params.mode == LLAMA_RIDGEFILL_MODE_OFF) {
@@ -30,7 +30,8 @@ llama_ridgefill_plan ridgefill_plan_make(
     }
 
     const int64_t begin = std::max<int64_t>(pos_begin, params.n_head);
-    const int64_t end   = (int64_t) pos_end - params.n_tail;
+    const int64_t last  = (int64_t) pos_end - params.n_tail;
+    const int64_t end   = last - (last > 0 ? last % tile : 0);
 
     if (end - begin < std::max(1, params.n_min_bulk)) {
         res.reason = LLAMA_RIDGEFILL_REASON_SHORT;

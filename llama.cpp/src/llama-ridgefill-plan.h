@@ -6,9 +6,10 @@
 
 // The plan of rows [pos_begin, pos_end) of a prompt that ends at pos_end.
 // Bulk = [max(pos_begin, n_head), pos_end - n_tail); fewer rows than n_min_bulk (plumb too: it must follow the same
-// plan to be an oracle for it) -> none, reason SHORT.
+// plan to be an oracle for it) -> none, reason SHORT. The end is rounded down to a multiple of tile: recurrent layers scan
+// in tiles, and the state is corrected there.
 llama_ridgefill_plan ridgefill_plan_make(
-        llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params);
+        llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params, int32_t tile = 1);
 
 // nullptr when the parameters are allowed, else a sentence in static storage with the allowed values.
 const char * ridgefill_params_check(const llama_ridgefill_params & params);
