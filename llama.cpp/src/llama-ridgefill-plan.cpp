@@ -43,21 +43,6 @@ llama_ridgefill_plan ridgefill_plan_make(
     return res;
 }
 
-llama_ridgefill_interval ridgefill_interval_hull(llama_ridgefill_interval a, llama_ridgefill_interval b) {
-    if (a.begin >= a.end) { return b; }
-    if (b.begin >= b.end) { return a; }
-    // quality is the stricter word: rows of it are never reused
-    return { std::min(a.begin, b.begin), std::max(a.end, b.end), std::max(a.mode, b.mode) };
-}
-
-llama_ridgefill_interval ridgefill_interval_cut(llama_ridgefill_interval a, llama_pos pos) {
-    a.end = std::min(a.end, pos);
-    if (a.begin >= a.end) {
-        a = {};
-    }
-    return a;
-}
-
 llama_pos llama_ridgefill_reusable(
         llama_ridgefill_interval filled, llama_ridgefill_params params, llama_pos n_match, llama_pos n_prompt) {
     if (filled.begin >= filled.end || n_match <= filled.begin) {

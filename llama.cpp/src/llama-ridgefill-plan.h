@@ -14,12 +14,6 @@ llama_ridgefill_plan ridgefill_plan_make(
 // nullptr when the parameters are allowed, else a sentence in static storage with the allowed values.
 const char * ridgefill_params_check(const llama_ridgefill_params & params);
 
-// The smallest interval that contains both; an empty one is neutral.
-llama_ridgefill_interval ridgefill_interval_hull(llama_ridgefill_interval a, llama_ridgefill_interval b);
-
-// What is left of a when rows >= pos are written anew.
-llama_ridgefill_interval ridgefill_interval_cut(llama_ridgefill_interval a, llama_pos pos);
-
 // Walks along a prompt while its rows are decoded. A row that does not follow the last one ends the plan (the caller
 // rewound or jumped without a new announcement), and rows after that are exact.
 struct ridgefill_cursor {

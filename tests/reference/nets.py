@@ -41,7 +41,8 @@ class Shape:
 
 @dataclass
 class Fill:
-    """What is filled and how. maps[L](h_S) is the input of layer L > split; constants are [value heads, V, K], grouped."""
+    """What is filled and how. maps[L](h_S) is the input of layer L > split, or with target block_input that input after
+    the layer's first norm. constants are [value heads, V, K], grouped."""
 
     split: int
     begin: int
@@ -49,6 +50,8 @@ class Fill:
     maps: Mapping[int, Callable[[F64], F64]]
     constants: Mapping[int, F64] = field(default_factory=dict)
     alpha: float = 1.0
+    target: str = "layer_input"
+    seen: dict[int, F64] = field(default_factory=dict)  # states behind the filled rows, before the correction
 
 
 def logits(shape: Shape, w: Weights, ids: list[int], fill: Fill | None = None) -> F64:
@@ -58,17 +61,20 @@ def logits(shape: Shape, w: Weights, ids: list[int], fill: Fill | None = None) -
     for layer in range(shape.layers):
         if fill is not None and layer == fill.split:
             source = h.copy()
-        x = h
+        given = None
         if fill is not None and layer > fill.split:
-            x = h.copy()
-            x[fill.begin : fill.end] = fill.maps[layer](source[fill.begin : fill.end])
-        h = block(shape, w, layer, x, fill)
+            given = fill.maps[layer](source[fill.begin : fill.end])
+        h = block(shape, w, layer, h.copy(), fill, given)
     return norm(shape, w["model.norm.weight"], h) @ w["lm_head.weight"].T
 
 
-def block(shape: Shape, w: Weights, layer: int, x: F64, fill: Fill | None) -> F64:
+def block(shape: Shape, w: Weights, layer: int, x: F64, fill: Fill | None, given: F64 | None) -> F64:
     at = f"model.layers.{layer}."
+    if fill is not None and given is not None and fill.target == "layer_input":
+        x[fill.begin : fill.end] = given
     normed = norm(shape, w[at + "input_layernorm.weight"], x)
+    if fill is not None and given is not None and fill.target == "block_input":
+        normed[fill.begin : fill.end] = given
     mixed = delta_net(shape, w, at, layer, normed, fill) if shape.is_linear(layer) else attention(shape, w, at, normed)
     x = x + mixed
     normed = norm(shape, w[at + "post_attention_layernorm.weight"], x)
@@ -127,8 +133,9 @@ def delta_net(shape: Shape, w: Weights, at: str, layer: int, x: F64, fill: Fill 
     state = np.zeros((shape.value_heads, dim, dim))  # [head, V, K]
     out = np.empty_like(v)
     for row in range(rows):
-        if fill is not None and row == fill.end and layer > fill.split and layer in fill.constants:
-            state = state + fill.alpha * fill.constants[layer]
+        if fill is not None and row == fill.end and layer > fill.split:
+            fill.seen[layer] = state
+            state = state + fill.alpha * fill.constants.get(layer, 0.0)
         state = state * decay[row][:, None, None]
         delta = (v[row] - np.einsum("hvk,hk->hv", state, k[row])) * beta[row][:, None]
         state = state + np.einsum("hv,hk->hvk", delta, k[row])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _capi
-from .._projector import Projector
+from .._projector import Projector, make_params
 from .._session import Session
 from ..base import int_key
 from ..errors import RidgefillError
@@ -61,7 +61,7 @@ class StateCapture:
     def run(self, ids: Sequence[int], filled: bool) -> Iterator[tuple[ChunkEnd, dict[int, F32]]]:
         """The states at each chunk end of `rows` tokens, [heads, V, K] by layer; filled: without any correction."""
         session, last = self.session, self.ends[-1]
-        params = _capi.llama_ridgefill_params(_capi.MODE_SPEED if filled else _capi.MODE_OFF, 1, self.head, 0)
+        params = make_params("speed" if filled else "off", 1, self.head, 0)
         session.attach(self.projector if filled else None, params)
         session.set_alpha(0.0)
         for end in session.prefill(ids[:last], last + 1, (self.head, *self.ends)):
