@@ -8,14 +8,14 @@
 
 namespace {
 
-// The row of the r, s and p tensors that the next graph reads the sequence's state from, or -1. A rollback that was asked
-// for and not yet taken lies in another plane of rows.
+// The row of the r, s and p tensors that the next graph reads the sequence's state from, or -1. A rollback that was
+// asked for and not yet taken lies in another plane of rows.
 int64_t row_of(const llama_memory_recurrent & memory, llama_seq_id seq) {
     if (seq < 0 || (size_t) seq >= memory.cells.size() || (size_t) seq >= memory.rs_idx.size()) {
         return -1;
     }
     const int32_t tail = memory.cells[seq].tail;
-    const int32_t src  = tail < 0 ? -1 : memory.cells[tail].src;
+    const int32_t src = tail < 0 ? -1 : memory.cells[tail].src;
     return src < 0 ? -1 : (int64_t) memory.rs_idx[seq] * memory.size + src;
 }
 
@@ -23,14 +23,14 @@ void copy_row(ggml_tensor * t, int64_t from, int64_t to, std::vector<uint8_t> & 
     if (t) {
         buf.resize(t->nb[1]);
         ggml_backend_tensor_get(t, buf.data(), from * t->nb[1], buf.size());
-        ggml_backend_tensor_set(t, buf.data(), to   * t->nb[1], buf.size());
+        ggml_backend_tensor_set(t, buf.data(), to * t->nb[1], buf.size());
     }
 }
 
 // Does any other sequence read its state from this cell?
 bool is_shared(const llama_memory_recurrent & memory, llama_seq_id seq) {
     const int32_t tail = memory.cells[seq].tail;
-    const int32_t src  = memory.cells[tail].src;
+    const int32_t src = memory.cells[tail].src;
     if (memory.cells[tail].seq_id.size() > 1) {
         return true;
     }
@@ -46,7 +46,7 @@ bool is_shared(const llama_memory_recurrent & memory, llama_seq_id seq) {
 // There is one cell per sequence, so one is free when two share theirs.
 bool detach(llama_memory_recurrent & memory, llama_seq_id seq) {
     const int32_t tail = memory.cells[seq].tail;
-    const int32_t src  = memory.cells[tail].src;
+    const int32_t src = memory.cells[tail].src;
     int32_t to = tail;
     if (memory.cells[tail].seq_id.size() > 1) {
         to = -1;
@@ -68,7 +68,7 @@ bool detach(llama_memory_recurrent & memory, llama_seq_id seq) {
     for (uint32_t plane = 0; plane <= memory.n_rs_seq; ++plane) {
         const int64_t base = (int64_t) plane * memory.size;
         for (size_t il = 0; il < memory.s_l.size(); ++il) {
-            for (ggml_tensor * t : { memory.r_l[il], memory.s_l[il], memory.p_l[il] }) {
+            for (ggml_tensor * t : {memory.r_l[il], memory.s_l[il], memory.p_l[il]}) {
                 copy_row(t, base + src, base + to, buf);
             }
         }
@@ -110,7 +110,8 @@ llama_memory_recurrent * ridgefill_recurrent(llama_memory_i * memory) {
 }
 
 bool ridgefill_correction_add(
-        llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale) {
+    llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale
+) {
     if (row_of(memory, seq) < 0 || (is_shared(memory, seq) && !detach(memory, seq))) {
         return false;
     }
@@ -129,9 +130,11 @@ bool ridgefill_correction_add(
     return true;
 }
 
-size_t ridgefill_state_get(const llama_memory_recurrent & memory, llama_seq_id seq, int32_t il, float * dst, size_t n_max) {
+size_t
+ridgefill_state_get(const llama_memory_recurrent & memory, llama_seq_id seq, int32_t il, float * dst, size_t n_max) {
     const int64_t row = row_of(memory, seq);
-    if (row < 0 || il < 0 || (size_t) il >= memory.s_l.size() || !memory.s_l[il] || memory.s_l[il]->type != GGML_TYPE_F32) {
+    if (row < 0 || il < 0 || (size_t) il >= memory.s_l.size() || !memory.s_l[il]
+        || memory.s_l[il]->type != GGML_TYPE_F32) {
         return 0;
     }
     const ggml_tensor * s = memory.s_l[il];

@@ -28,7 +28,9 @@ llama_memory_recurrent * ridgefill_recurrent(llama_memory_i * memory);
 // The next row of seq will start from state + scale * constants, and no other sequence is changed. The computation of
 // earlier rows must be complete. Returns false when the sequence has no state.
 bool ridgefill_correction_add(
-        llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale);
+    llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale
+);
 
 // Number of values of layer il's state (0: it has none or the sequence is empty); copies them when dst has room.
-size_t ridgefill_state_get(const llama_memory_recurrent & memory, llama_seq_id seq, int32_t il, float * dst, size_t n_max);
+size_t
+ridgefill_state_get(const llama_memory_recurrent & memory, llama_seq_id seq, int32_t il, float * dst, size_t n_max);

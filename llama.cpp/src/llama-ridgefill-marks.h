@@ -12,13 +12,13 @@ struct ridgefill_part {
     llama_pos begin;
     llama_pos end;
     llama_ridgefill_mode mode; // that filled them
-    float     applied; // how many times the correction stands in the state since `end`; 0 while the part may still grow
+    float applied; // how many times the correction stands in the state since `end`; 0 while the part may still grow
 };
 
-// A history rather than one number, because the state may go back to an earlier position (a checkpoint): what stood in it
-// there is what the parts before that position say.
+// A history rather than one number, because the state may go back to an earlier position (a checkpoint): what stood in
+// it there is what the parts before that position say.
 class ridgefill_marks {
-public:
+  public:
     // The smallest interval that contains all filled rows.
     llama_ridgefill_interval hull() const;
     const std::vector<ridgefill_part> & all() const { return parts; }
@@ -39,12 +39,13 @@ public:
     bool open_at(llama_pos pos) const;
     void apply(float scale);
 
-    // A caller says which rows of a restored or copied state were filled. assumed: the scale that a complete part has here.
+    // A caller says which rows of a restored or copied state were filled. assumed: the scale that a complete part has
+    // here.
     void set(const llama_ridgefill_interval * list, size_t n, float assumed);
 
     // The constants in the state are no longer known (another side file).
     void forget_applied();
 
-private:
+  private:
     std::vector<ridgefill_part> parts; // ascending, disjoint; the last may be empty after undone()
 };

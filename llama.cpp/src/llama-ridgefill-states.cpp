@@ -30,13 +30,14 @@ float llama_ridgefill_alpha(const struct llama_context * ctx) {
 }
 
 size_t llama_ridgefill_parts(
-        const struct llama_context * ctx, llama_seq_id seq_id, struct llama_ridgefill_interval * parts, size_t n_max) {
+    const struct llama_context * ctx, llama_seq_id seq_id, struct llama_ridgefill_interval * parts, size_t n_max
+) {
     const ridgefill_marks * marks = ctx->ridgefill ? ctx->ridgefill->marks(seq_id) : nullptr;
     size_t n = 0;
     for (const ridgefill_part & p : marks ? marks->all() : std::vector<ridgefill_part>()) {
         if (p.begin < p.end) {
             if (n < n_max) {
-                parts[n] = { p.begin, p.end, p.mode };
+                parts[n] = {p.begin, p.end, p.mode};
             }
             n++;
         }
@@ -45,7 +46,8 @@ size_t llama_ridgefill_parts(
 }
 
 void llama_ridgefill_set_parts(
-        struct llama_context * ctx, llama_seq_id seq_id, const struct llama_ridgefill_interval * parts, size_t n_parts) {
+    struct llama_context * ctx, llama_seq_id seq_id, const struct llama_ridgefill_interval * parts, size_t n_parts
+) {
     state_of(ctx).set_parts(seq_id, parts, n_parts);
 }
 
@@ -55,8 +57,7 @@ void llama_ridgefill_cut(struct llama_context * ctx, llama_seq_id seq_id, llama_
     }
 }
 
-size_t llama_ridgefill_state(
-        struct llama_context * ctx, llama_seq_id seq_id, int32_t il, float * dst, size_t n_max) {
+size_t llama_ridgefill_state(struct llama_context * ctx, llama_seq_id seq_id, int32_t il, float * dst, size_t n_max) {
     const llama_memory_recurrent * memory = ridgefill_recurrent(ctx->get_memory());
     if (!memory) {
         return 0;

@@ -1,6 +1,6 @@
-// Every architecture that upstream's fixture can build: plumb equals exact, the oracle equals exact in logits and in every
-// byte of the caches, zeros differ, no node of a late layer's FFN survives; or the pass declines with a reason. Each architecture runs in a process of its
-// own, so that one that aborts is a line of the table and not its end.
+// Every architecture that upstream's fixture can build: plumb equals exact, the oracle equals exact in logits and in
+// every byte of the caches, zeros differ, no node of a late layer's FFN survives; or the pass declines with a reason.
+// Each architecture runs in a process of its own, so that one that aborts is a line of the table and not its end.
 //
 // usage: test-archs [--level N] [--filter TEXT] [--json FILE] [--doc FILE] [--jobs N]
 //        test-archs --one NAME [--level N]
@@ -34,7 +34,8 @@ constexpr double LIMIT = 1e-5;
 
 // What one target of one architecture came to.
 struct verdict {
-    std::string status = "none"; // equal, differs, cache (contents differ), weak (the control did not differ), slow (late FFN nodes), declined
+    std::string status = "none"; // equal, differs, cache (contents differ), weak (the control did not differ), slow
+                                 // (late FFN nodes), declined
     std::string reason;
     double plumb = -1, oracle = -1, zeros = -1; // worst over splits and setups; -1: not run
     int n_before = 0, n_after = 0;              // nodes of the graph at the early split
@@ -319,7 +320,9 @@ int write_model(const archs::entry & e, const std::string & file, int ngram_laye
     gguf_context_ptr g = archs::make_keys(e.arch, e.moe);
     if (ngram_layer >= 0) {
         const uint32_t layers[] = {(uint32_t) ngram_layer};
-        gguf_set_arr_data(g.get(), (std::string(llm_arch_name(e.arch)) + ".ple.layers").c_str(), GGUF_TYPE_UINT32, layers, 1);
+        gguf_set_arr_data(
+            g.get(), (std::string(llm_arch_name(e.arch)) + ".ple.layers").c_str(), GGUF_TYPE_UINT32, layers, 1
+        );
     }
     llama_model_ptr model = archs::make_model(g.get());
     if (!model) {
@@ -420,7 +423,8 @@ void write_json(const std::string & path, const std::vector<line> & lines) {
             << ", \"status\": " << json_text(l.status) << ", \"reason\": " << json_text(l.reason)
             << ", \"target\": " << json_text(l.chosen) << ", \"zeros\": " << number(v.zeros)
             << ", \"layers\": " << l.n_layer << ", \"nodes\": [" << v.n_before << ", " << v.n_after
-            << "], \"block_input\": " << json_text(l.block.status) << ", \"setups\": " << json_text(v.setups) << "}" << (i + 1 < lines.size() ? "," : "") << "\n";
+            << "], \"block_input\": " << json_text(l.block.status) << ", \"setups\": " << json_text(v.setups) << "}"
+            << (i + 1 < lines.size() ? "," : "") << "\n";
     }
     out << "}\n";
 }
@@ -557,7 +561,8 @@ int main(int argc, char ** argv) {
             l.status.c_str(), l.reason.c_str()
         );
         CHECK(
-            l.block.status != "differs" && l.block.status != "slow" && l.block.status != "cache" && l.block.status != "width",
+            l.block.status != "differs" && l.block.status != "slow" && l.block.status != "cache"
+                && l.block.status != "width",
             "%s: block_input %s: %s", l.name.c_str(), l.block.status.c_str(), l.block.reason.c_str()
         );
     }

@@ -1,6 +1,6 @@
-// The correction of recurrent states in a context: added once behind the bulk, taken off before the next bulk part, absent
-// at alpha 0, carried by the sequence's marks. Held against the same runs with the states edited by hand between steps, so
-// every comparison is bit for bit.
+// The correction of recurrent states in a context: added once behind the bulk, taken off before the next bulk part,
+// absent at alpha 0, carried by the sequence's marks. Held against the same runs with the states edited by hand between
+// steps, so every comparison is bit for bit.
 
 #include "core/harness.h"
 #include "core/tiny.h"
@@ -51,7 +51,8 @@ struct bench {
     }
 };
 
-// Two turns of one conversation: 16 exact, 64 filled, 24 exact rows and 2 decode steps; then 64 filled and 24 exact rows.
+// Two turns of one conversation: 16 exact, 64 filled, 24 exact rows and 2 decode steps; then 64 filled and 24 exact
+// rows.
 struct conversation {
     llama_seq_id seq;
     uint32_t salt = 0;
@@ -93,7 +94,9 @@ struct arm {
         }
         char err[256] = "";
         CHECK(
-            llama_ridgefill_attach(ctx.get(), &b.filled.projector, b.p.params(LLAMA_RIDGEFILL_MODE_SPEED), err, sizeof(err)),
+            llama_ridgefill_attach(
+                ctx.get(), &b.filled.projector, b.p.params(LLAMA_RIDGEFILL_MODE_SPEED), err, sizeof(err)
+            ),
             "%s", err
         );
     }
@@ -108,7 +111,9 @@ struct arm {
     }
 
     std::vector<float> turn(const conversation & c, int which) {
-        llama_ridgefill_prompt(ctx.get(), c.seq, which == 1 ? 0 : c.n_first, which == 1 ? b.p.n_prompt() : c.n_all, nullptr);
+        llama_ridgefill_prompt(
+            ctx.get(), c.seq, which == 1 ? 0 : c.n_first, which == 1 ? b.p.n_prompt() : c.n_all, nullptr
+        );
         return decode_all(which == 1 ? c.first : c.second);
     }
 
@@ -132,7 +137,9 @@ struct arm {
 
     // the turns with the states edited by hand, where the context does nothing
     std::vector<float> turn_by_hand(const conversation & c, int which, float alpha, bool undo = true) {
-        llama_ridgefill_prompt(ctx.get(), c.seq, which == 1 ? 0 : c.n_first, which == 1 ? b.p.n_prompt() : c.n_all, nullptr);
+        llama_ridgefill_prompt(
+            ctx.get(), c.seq, which == 1 ? 0 : c.n_first, which == 1 ? b.p.n_prompt() : c.n_all, nullptr
+        );
         std::vector<float> out;
         bool was_bulk = false;
         if (which == 2 && undo) {
@@ -203,7 +210,9 @@ void test_two_turns(bench & b) {
     const std::vector<float> second = one.turn(c, 2);
     equal(by_hand.turn_by_hand(c, 2, 1.0f), second, "second");
     kept.turn_by_hand(c, 1, 1.0f);
-    CHECK(difference(kept.turn_by_hand(c, 2, 1.0f, false), second) > 0.0, "it must be taken off before the second bulk");
+    CHECK(
+        difference(kept.turn_by_hand(c, 2, 1.0f, false), second) > 0.0, "it must be taken off before the second bulk"
+    );
     llama_ridgefill_interval parts[4];
     CHECK(llama_ridgefill_parts(one.ctx.get(), 0, parts, 4) == 2);
     CHECK(parts[0].begin == 16 && parts[0].end == 80 && parts[1].begin == 106 && parts[1].end == 170);
@@ -340,7 +349,10 @@ void test_rules(bench & b) {
     for (int n = 100; n < 300; n += 7) {
         const llama_ridgefill_plan p = llama_ridgefill_plan_for(tiled.ctx.get(), 0, n, nullptr);
         const int end = (n - b.p.n_tail) / 64 * 64;
-        CHECK(end > b.p.n_head ? p.bulk_end == end : p.reason == LLAMA_RIDGEFILL_REASON_SHORT, "%d rows: %d", n, p.bulk_end);
+        CHECK(
+            end > b.p.n_head ? p.bulk_end == end : p.reason == LLAMA_RIDGEFILL_REASON_SHORT, "%d rows: %d", n,
+            p.bulk_end
+        );
     }
     b.filled.projector.tile = 1;
 }

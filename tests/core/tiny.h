@@ -61,7 +61,8 @@ inline void fill_random_hybrid(ggml_tensor * t, void * seed) {
     }
 }
 
-// Gated DeltaNet layers with full attention at every fourth; two key heads and four value heads, so their order matters.
+// Gated DeltaNet layers with full attention at every fourth; two key heads and four value heads, so their order
+// matters.
 inline llama_model_ptr make_tiny_hybrid(uint32_t n_layer = 8, uint32_t seed = 1) {
     gguf_context_ptr g{gguf_init_empty()};
     const auto u32 = [&](const char * key, uint32_t v) {
@@ -88,7 +89,8 @@ inline llama_model_ptr make_tiny_hybrid(uint32_t n_layer = 8, uint32_t seed = 1)
     u32("ssm.time_step_rank", 4);
     u32("ssm.inner_size", 256);
     gguf_set_val_f32(g.get(), "qwen35.attention.layer_norm_rms_epsilon", 1e-6f);
-    return llama_model_ptr(llama_model_init_from_user(g.get(), fill_random_hybrid, &seed, llama_model_default_params()));
+    return llama_model_ptr(llama_model_init_from_user(g.get(), fill_random_hybrid, &seed, llama_model_default_params())
+    );
 }
 
 } // namespace core

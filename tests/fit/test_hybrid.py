@@ -21,7 +21,9 @@ def sides(build: Path, tiny_hybrid: Path, tmp_path_factory) -> tuple[Path, Path,
     folder = tmp_path_factory.mktemp("hybrid")
     texts = tiny_hybrid.parent / "calib"
     plain, corrected = folder / "plain.gguf", folder / "corrected.gguf"
-    fit = f"fit -m {tiny_hybrid} -f {texts} -o {plain} --split 4 --ctx 1024 --max-rows 12000 --held-rows 500 --threads 2"
+    fit = (
+        f"fit -m {tiny_hybrid} -f {texts} -o {plain} --split 4 --ctx 1024 --max-rows 12000 --held-rows 500 --threads 2"
+    )
     assert main([*fit.split(), "--held-out", "0.02"]) == 0
     command = f"correct -m {tiny_hybrid} -p {plain} -f {texts} -o {corrected} --docs 16 --rows 1024 --threads 2 --json"
     out, err = io.StringIO(), io.StringIO()

@@ -146,7 +146,10 @@ void test_random() {
                 state += 1.0f;
                 m.apply(1.0f);
             }
-            CHECK(m.applied() == state, "round %d row %d: %g in the state, %g in the marks", round, pos, state, m.applied());
+            CHECK(
+                m.applied() == state, "round %d row %d: %g in the state, %g in the marks", round, pos, state,
+                m.applied()
+            );
             CHECK(state == (fill || filled.empty() || m.all().empty() ? 0.0f : 1.0f));
             for (int i = 0; i < n; ++i) {
                 if (fill) {
@@ -161,7 +164,8 @@ void test_random() {
                 first = first < 0 && filled[(size_t) i] ? i : first;
                 last = filled[(size_t) i] ? i : last;
             }
-            CHECK(same(m.hull(), first < 0 ? llama_ridgefill_interval{0, 0} : llama_ridgefill_interval{first, last + 1}));
+            CHECK(same(m.hull(), first < 0 ? llama_ridgefill_interval{0, 0} : llama_ridgefill_interval{first, last + 1})
+            );
         }
     }
 }

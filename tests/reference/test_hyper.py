@@ -23,7 +23,9 @@ def model(program, tmp_path_factory) -> Path:
 
 
 def write_model(program, path: Path, *more: str) -> Path:
-    subprocess.run([program("ridgefill-test-archs"), "--write", "qwen4exp", path, *more], check=True, capture_output=True)
+    subprocess.run(
+        [program("ridgefill-test-archs"), "--write", "qwen4exp", path, *more], check=True, capture_output=True
+    )
     return path
 
 

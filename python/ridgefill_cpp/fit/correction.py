@@ -66,7 +66,6 @@ class StateSums:
         removed = float(np.square(self.total).sum()) / self.count
         return 1 + (alpha * alpha - 2 * alpha) * removed / self.energy if self.energy else 1.0
 
-
     def left_over_by(self, constant: F32, alpha: float) -> float:
         """Share of these ends' error energy that alpha times a constant fitted elsewhere leaves."""
         if not self.energy:

@@ -88,7 +88,8 @@ def state_shape(gguf: GgufFile) -> tuple[int, int, int]:
     """(heads, V, K) of a gated delta net, from the model's keys."""
     architecture = str(gguf.keys["general.architecture"].data)
     heads, inner, k = (
-        int_key(gguf, f"{architecture}.ssm.{name}", 1, 1 << 20) for name in ("time_step_rank", "inner_size", "state_size")
+        int_key(gguf, f"{architecture}.ssm.{name}", 1, 1 << 20)
+        for name in ("time_step_rank", "inner_size", "state_size")
     )
     if inner % heads:
         raise RidgefillError("model-key", gguf.path, f"{architecture}.ssm.inner_size", inner, f"a multiple of {heads}")
