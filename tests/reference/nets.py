@@ -1,8 +1,8 @@
 """The method in NumPy, float64, on weights with Hugging Face names and layouts. Nothing here is this project's code.
 
-Three decoder shapes: llama and qwen3 (attention), qwen35 (Gated DeltaNet with gated attention at every few layers). Every
-row is run at once; a filled row differs from an exact one only in what a late layer is given, and in that its output is
-never used.
+Three decoder shapes: llama and qwen3 (attention), qwen35 (Gated DeltaNet with gated attention at every few layers).
+Every row is run at once; a filled row differs from an exact one only in what a late layer is given, and in that its
+output is never used.
 """
 
 from __future__ import annotations

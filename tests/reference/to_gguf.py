@@ -1,4 +1,7 @@
-"""Hugging Face weights -> GGUF: names from upstream's gguf-py, the changes of layout that upstream's converter makes."""
+"""Hugging Face weights -> GGUF: names from upstream's gguf-py, changes of layout as upstream's converter makes them.
+
+test_converter.py holds it against that converter.
+"""
 
 from __future__ import annotations
 
