@@ -175,6 +175,16 @@ void test_one_prompt(bench & b) {
     const llama_ridgefill_counts n = llama_ridgefill_get_counts(one.ctx.get(), 0);
     CHECK(n.n_filled == b.p.n_bulk && n.n_exact == b.p.n_head + b.p.n_tail);
 
+    check::begin("one batch, many ubatches");
+    {
+        const steps prompt_only(c.first.begin(), c.first.end() - b.p.n_decode);
+        arm at_once(b, 1.0f), in_steps(b, 1.0f);
+        for (arm * a : {&at_once, &in_steps}) {
+            llama_ridgefill_prompt(a->ctx.get(), 0, 0, b.p.n_prompt(), nullptr);
+        }
+        equal(in_steps.decode_all(prompt_only), at_once.decode_all({joined(prompt_only)}), "logits");
+    }
+
     check::begin("alpha 0 is no correction, bit for bit");
     {
         arm zero(b, 0.0f);
