@@ -28,7 +28,7 @@ test: build stock ## all tests: C++ by ctest, Python by pytest
 
 archs: build ## the pass on every architecture: docs/architectures.md and build/archs.json
 	cmake --build $(BUILD) --target ridgefill-test-archs
-	cd $(BUILD) && bin/ridgefill-test-archs --level 1 --json archs.json --doc $(CURDIR)/docs/architectures.md
+	cd $(BUILD) && bin/ridgefill-test-archs --level 2 --json archs.json --doc $(CURDIR)/docs/architectures.md
 
 lint: $(VENV)/.lint ## ruff, mypy, clang-format and the touch budget
 	ruff check .

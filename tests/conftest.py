@@ -36,6 +36,15 @@ def program(build: Path):
 
 
 @pytest.fixture(scope="session")
+def tiny_hybrid() -> Path:
+    """A small trained hybrid with texts beside it (calib/, held-long/), where somebody has put them."""
+    path = Path(os.environ.get("RIDGEFILL_SHARED", ROOT.parent / "shared")) / "models" / "tiny-hybrid-q8_0.gguf"
+    if not path.is_file():
+        pytest.skip(f"{path}: no trained hybrid here; no registry has one, so it cannot be fetched")
+    return path
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     return models.get("smollm2")
 

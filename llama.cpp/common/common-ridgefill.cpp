@@ -150,6 +150,16 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
     );
     add_opt(
         common_arg(
+            {"--ridgefill-alpha"}, "N",
+            "scale of the side file's correction of recurrent states, 0 to 1; 0 adds nothing (default: 1)",
+            [](common_params & params, const std::string & value) {
+                params.ridgefill.alpha = common_ridgefill_parse_share(value);
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_ALPHA"
+    );
+    add_opt(
+        common_arg(
             {"--ridgefill-strict"}, {"--no-ridgefill-strict"},
             "exit with status 1 when the side file is refused, instead of serving exactly with a warning (default: "
             "disabled)",
@@ -182,11 +192,12 @@ bool common_ridgefill_init(
         }
         return !params.strict;
     }
+    llama_ridgefill_set_alpha(ctx, params.alpha);
 
     LOG_INF(
-        "ridgefill: '%s', split %d, %d maps, %.1f MiB, %s, mode %s, tail %d, head %d, min bulk %d\n",
+        "ridgefill: '%s', split %d, %d maps, %d states, %.1f MiB, %s, mode %s, tail %d, head %d, min bulk %d\n",
         llama_ridgefill_name(out.get()), llama_ridgefill_split(out.get()), llama_ridgefill_n_maps(out.get()),
-        llama_ridgefill_size(out.get()) / 1024.0 / 1024.0, llama_ridgefill_native(out.get()) ? "op" : "portable path",
+        llama_ridgefill_n_states(out.get()), llama_ridgefill_size(out.get()) / 1024.0 / 1024.0, llama_ridgefill_native(out.get()) ? "op" : "portable path",
         llama_ridgefill_mode_name(params.params.mode), params.params.n_tail, params.params.n_head,
         params.params.n_min_bulk
     );

@@ -17,6 +17,7 @@ struct common_params;
 struct common_params_ridgefill {
     std::string path; // side file; empty: no projector
     bool strict = false;
+    float alpha = 1.0f; // scale of the side file's correction of recurrent states
     llama_ridgefill_params params = llama_ridgefill_default_params();
 
     // What a prompt gets when nobody asks for anything else: mode off without a side file.
@@ -51,4 +52,4 @@ void common_ridgefill_warn_exact(const common_params_ridgefill & params, const c
 // Parses what follows an option. Throws std::invalid_argument with the value found and the values allowed.
 llama_ridgefill_mode common_ridgefill_parse_mode(const std::string & text);
 int32_t common_ridgefill_parse_int(const std::string & text, int32_t min);
-float common_ridgefill_parse_share(const std::string & text);
+float common_ridgefill_parse_share(const std::string & text); // 0 .. 1

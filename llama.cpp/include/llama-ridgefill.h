@@ -176,6 +176,34 @@ LLAMA_API llama_pos llama_ridgefill_reusable(
         struct llama_ridgefill_interval filled, struct llama_ridgefill_params params,
         llama_pos n_match, llama_pos n_prompt);
 
+// The sequence was rewound: rows from pos on left the cache. (A row that is decoded anew says so by itself.)
+LLAMA_API void llama_ridgefill_cut(struct llama_context * ctx, llama_seq_id seq_id, llama_pos pos);
+
+// The same without the rows between: each run of filled rows, oldest first. Returns how many there are and writes at most
+// n_max. Models with recurrent layers need them where a restored state may later be rewound to before its last run.
+LLAMA_API size_t llama_ridgefill_parts    (const struct llama_context * ctx, llama_seq_id seq_id,
+                                           struct llama_ridgefill_interval * parts, size_t n_max);
+LLAMA_API void   llama_ridgefill_set_parts(struct llama_context * ctx, llama_seq_id seq_id,
+                                           const struct llama_ridgefill_interval * parts, size_t n_parts);
+
+//
+// recurrent states: a side file may hold a constant per recurrent late layer that corrects the state which the fill
+// leaves. It is added once, behind the bulk, and taken off before the sequence's next bulk rows.
+//
+
+// Layers above the split whose state the side file corrects.
+LLAMA_API int32_t llama_ridgefill_n_states(const struct llama_ridgefill_projector * projector);
+
+// Scale of the correction, 0 .. 1, 1 unless set; at 0 nothing is added, bit for bit. Returns false and changes nothing for
+// another value. Set it before the first prompt: cached rows keep what was added to their state.
+LLAMA_API bool  llama_ridgefill_set_alpha(struct llama_context * ctx, float alpha);
+LLAMA_API float llama_ridgefill_alpha    (const struct llama_context * ctx);
+
+// Layer il's recurrent state after the sequence's last decoded row, as the cache has it: F32 [heads][V][K]. Returns its
+// number of values (0: no such state) and writes them when n_max is not less. For fitting a correction.
+LLAMA_API size_t llama_ridgefill_state(
+        struct llama_context * ctx, llama_seq_id seq_id, int32_t il, float * dst, size_t n_max);
+
 //
 // capture, for fitting maps: keeps the source rows and target rows of each decoded batch (fill off meanwhile)
 //

@@ -102,16 +102,16 @@ server_ridgefill_policy::server_ridgefill_policy(
         exact == nullptr && llama_ridgefill_plan_for(ctx, 0, n_prompt, &params).reason == LLAMA_RIDGEFILL_REASON_NONE;
 }
 
-size_t server_ridgefill_policy::reusable(llama_ridgefill_interval filled, size_t n_match) const {
+size_t server_ridgefill_policy::reusable(const server_ridgefill_marks & filled, size_t n_match) const {
     llama_ridgefill_params effective = params;
     if (!fills) {
         effective.mode = LLAMA_RIDGEFILL_MODE_OFF;
     }
-    return llama_ridgefill_reusable(filled, effective, n_match, n_prompt);
+    return llama_ridgefill_reusable(filled.hull(), effective, n_match, n_prompt);
 }
 
 size_t server_ridgefill_policy::reusable(const llama_context * ctx, llama_seq_id seq_id, size_t n_match) const {
-    return reusable(llama_ridgefill_filled(ctx, seq_id), n_match);
+    return reusable(server_ridgefill_marks(ctx, seq_id), n_match);
 }
 
 //
@@ -124,12 +124,8 @@ void server_ridgefill_stats::announce(
 ) {
     const server_ridgefill_policy policy(ctx, task, lora);
 
-    auto filled = llama_ridgefill_filled(ctx, seq_id);
-    filled.end = std::min(filled.end, n_past);
-    if (is_empty(filled)) {
-        filled = {};
-    }
-    llama_ridgefill_set_filled(ctx, seq_id, filled);
+    llama_ridgefill_cut(ctx, seq_id, n_past);
+    const auto filled = llama_ridgefill_filled(ctx, seq_id);
 
     auto params = policy.params;
     if (policy.exact != nullptr) {
@@ -226,12 +222,32 @@ std::string server_ridgefill_metrics::to_prometheus() const {
 // marks
 //
 
+server_ridgefill_marks::server_ridgefill_marks(const llama_context * ctx, llama_seq_id seq_id)
+    : parts(llama_ridgefill_parts(ctx, seq_id, nullptr, 0)) {
+    llama_ridgefill_parts(ctx, seq_id, parts.data(), parts.size());
+}
+
+llama_ridgefill_interval server_ridgefill_marks::hull() const {
+    llama_ridgefill_interval res = {};
+    if (!parts.empty()) {
+        res = {parts.front().begin, parts.back().end, LLAMA_RIDGEFILL_MODE_OFF};
+        for (const auto & part : parts) {
+            res.mode = std::max(res.mode, part.mode);
+        }
+    }
+    return res;
+}
+
+void server_ridgefill_marks::restore(llama_context * ctx, llama_seq_id seq_id) const {
+    llama_ridgefill_set_parts(ctx, seq_id, parts.data(), parts.size());
+}
+
 void server_ridgefill_clear(llama_context * ctx, llama_seq_id seq_id) {
     llama_ridgefill_set_filled(ctx, seq_id, {});
 }
 
 void server_ridgefill_copy(llama_context * ctx, llama_seq_id src, llama_seq_id dst) {
-    llama_ridgefill_set_filled(ctx, dst, llama_ridgefill_filled(ctx, src));
+    server_ridgefill_marks(ctx, src).restore(ctx, dst);
 }
 
 void server_ridgefill_shifted(llama_context * ctx, llama_seq_id seq_id) {
@@ -256,9 +272,9 @@ int32_t server_ridgefill_cache_reuse(const llama_context * ctx, llama_seq_id seq
     return is_empty(llama_ridgefill_filled(ctx, seq_id)) ? n_cache_reuse : 0;
 }
 
-bool server_ridgefill_covers(llama_ridgefill_interval stored, llama_ridgefill_interval other, size_t n) {
-    const auto n_exact = [n](llama_ridgefill_interval filled) {
-        return is_empty(filled) ? n : std::min<size_t>(n, filled.begin);
+bool server_ridgefill_covers(const server_ridgefill_marks & stored, const server_ridgefill_marks & other, size_t n) {
+    const auto n_exact = [n](const server_ridgefill_marks & marks) {
+        return marks.parts.empty() ? n : std::min<size_t>(n, marks.parts.front().begin);
     };
     return n_exact(stored) >= n_exact(other);
 }

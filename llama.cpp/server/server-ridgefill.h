@@ -21,6 +21,17 @@ struct server_task;
 // null keep what params holds. Throws std::invalid_argument with the value found and the values allowed.
 void server_ridgefill_parse(const json & field, llama_ridgefill_params & params);
 
+// Which rows of a sequence or of a stored prompt were filled.
+struct server_ridgefill_marks {
+    std::vector<llama_ridgefill_interval> parts; // oldest first
+
+    server_ridgefill_marks() = default;
+    server_ridgefill_marks(const llama_context * ctx, llama_seq_id seq_id);
+
+    llama_ridgefill_interval hull() const;
+    void restore(llama_context * ctx, llama_seq_id seq_id) const;
+};
+
 // What one task may do, decided from the request alone and never from what other requests left behind.
 struct server_ridgefill_policy {
     llama_ridgefill_params params; // what the request asks for
@@ -34,7 +45,7 @@ struct server_ridgefill_policy {
     );
 
     // How many of the first n_match cached rows may be reused. Prompts that will not be filled reuse exact rows only.
-    size_t reusable(llama_ridgefill_interval filled, size_t n_match) const;
+    size_t reusable(const server_ridgefill_marks & filled, size_t n_match) const;
     size_t reusable(const llama_context * ctx, llama_seq_id seq_id, size_t n_match) const;
 };
 
@@ -86,7 +97,7 @@ int32_t server_ridgefill_cache_reuse(const llama_context * ctx, llama_seq_id seq
 
 // RAM prompt cache: does a stored prompt make the first n rows of another one superfluous? Both hold the same tokens
 // there; the stored one must have at least as many exact rows before its first filled row.
-bool server_ridgefill_covers(llama_ridgefill_interval stored, llama_ridgefill_interval other, size_t n);
+bool server_ridgefill_covers(const server_ridgefill_marks & stored, const server_ridgefill_marks & other, size_t n);
 
 // For /props; null without a projector.
 json server_ridgefill_props(const llama_context * ctx);

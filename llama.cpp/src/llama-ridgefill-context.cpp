@@ -1,5 +1,6 @@
 #include "llama-ridgefill-context.h"
 
+#include "llama-ridgefill-correction.h"
 #include "llama-ridgefill-projector.h"
 
 #include "llama-batch.h"
@@ -15,7 +16,7 @@ llama_ridgefill_plan llama_ridgefill_context::plan_for(
         return { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0 };
     }
     const llama_ridgefill_params & p = overrides ? *overrides : params;
-    llama_ridgefill_plan plan = ridgefill_plan_make(begin, end, p);
+    llama_ridgefill_plan plan = ridgefill_plan_make(begin, end, p, projector->tile);
     check_quality(plan, p);
     return plan;
 }
@@ -37,11 +38,42 @@ llama_ridgefill_counts llama_ridgefill_context::counts(llama_seq_id seq) const {
 
 llama_ridgefill_interval llama_ridgefill_context::filled(llama_seq_id seq) const {
     const auto it = seqs.find(seq);
-    return it == seqs.end() ? llama_ridgefill_interval {} : it->second.filled;
+    return it == seqs.end() ? llama_ridgefill_interval {} : it->second.marks.hull();
 }
 
 void llama_ridgefill_context::set_filled(llama_seq_id seq, llama_ridgefill_interval iv) {
-    seqs[seq].filled = iv.begin < iv.end ? iv : llama_ridgefill_interval {};
+    set_parts(seq, &iv, 1);
+}
+
+void llama_ridgefill_context::set_parts(llama_seq_id seq, const llama_ridgefill_interval * list, size_t n) {
+    seqs[seq].marks.set(list, n, assumed_scale());
+}
+
+void llama_ridgefill_context::cut(llama_seq_id seq, llama_pos pos) {
+    const auto it = seqs.find(seq);
+    if (it != seqs.end()) {
+        it->second.marks.cut(pos);
+    }
+}
+
+const ridgefill_marks * llama_ridgefill_context::marks(llama_seq_id seq) const {
+    const auto it = seqs.find(seq);
+    return it == seqs.end() ? nullptr : &it->second.marks;
+}
+
+float llama_ridgefill_context::assumed_scale() const {
+    return projector && !projector->states.empty() ? alpha : 0.0f;
+}
+
+void llama_ridgefill_context::attach(const llama_ridgefill_projector * next, const llama_ridgefill_params & defaults) {
+    if (projector != next) {
+        for (auto & [id, s] : seqs) {
+            s.marks.forget_applied();
+        }
+    }
+    projector = next;
+    params    = defaults;
+    outcome   = {};
 }
 
 llama_ridgefill_reason llama_ridgefill_context::obstacle(const llama_cparams & cparams, bool plain) const {
@@ -159,6 +191,47 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
     return res;
 }
 
+void llama_ridgefill_context::prepare(const llama_ubatch & ubatch, llama_memory_i * memory, ggml_backend_sched_t sched) {
+    if (seqs.empty() || !capture.layers.empty()) {
+        return;
+    }
+    const ridgefill_task::kind what = task(ubatch).what;
+    if (what == ridgefill_task::RESUME) {
+        return; // rows that have their cells already
+    }
+    const bool fill = what == ridgefill_task::FILL || what == ridgefill_task::KEEP;
+    const bool corrects = projector && !projector->states.empty();
+
+    std::set<llama_seq_id> seen;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        for (int32_t k = 0; k < ubatch.n_seq_id[i]; ++k) {
+            const llama_seq_id id = ubatch.seq_id[i][k];
+            const auto it = seqs.find(id);
+            if (it == seqs.end() || !seen.insert(id).second) {
+                continue;
+            }
+            const llama_pos pos = ubatch.pos[i];
+            ridgefill_marks & marks = it->second.marks;
+            marks.cut(pos);
+
+            const float scale = fill ? -marks.applied() : marks.open_at(pos) ? alpha : 0.0f;
+            if (!corrects || scale == 0.0f) {
+                continue;
+            }
+            ggml_backend_sched_synchronize(sched); // earlier rows may still be on their way to the state
+            llama_memory_recurrent * recurrent = ridgefill_recurrent(memory);
+            if (!recurrent || !ridgefill_correction_add(*recurrent, id, projector->states, scale)) {
+                continue;
+            }
+            if (fill) {
+                marks.undone(pos);
+            } else {
+                marks.apply(alpha);
+            }
+        }
+    }
+}
+
 void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_sched_t sched) {
     const ridgefill_task::kind what = task(ubatch).what;
 
@@ -201,10 +274,8 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
                 continue;
             }
             sequence & s = it->second;
-            // rows at and after pos are written anew, whatever they were
-            s.filled = ridgefill_interval_cut(s.filled, pos);
             if (filled) {
-                s.filled = ridgefill_interval_hull(s.filled, { pos, pos + 1, s.cursor.plan.mode });
+                s.marks.add(pos, s.cursor.plan.mode);
             }
             if (!s.cursor.take(pos)) {
                 continue;

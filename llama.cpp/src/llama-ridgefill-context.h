@@ -3,6 +3,7 @@
 // RidgeFill's part of a llama_context: plans of announced prompts, row classes of a batch, counts, filled intervals and
 // capture. The context calls it at the hooks of patches/0002-core.patch; without it (nullptr) nothing changes.
 
+#include "llama-ridgefill-marks.h"
 #include "llama-ridgefill-pass.h"
 #include "llama-ridgefill-plan.h"
 #include "llama-ridgefill-quality.h"
@@ -16,11 +17,15 @@
 
 struct llama_cparams;
 struct llama_batch;
+struct llama_memory_i;
 struct llama_ubatch;
 
 struct llama_ridgefill_context : ridgefill_inputs {
     const llama_ridgefill_projector * projector = nullptr;
     llama_ridgefill_params            params    = {};
+
+    // Another side file: what an earlier one added to the states of its sequences is forgotten.
+    void attach(const llama_ridgefill_projector * next, const llama_ridgefill_params & defaults);
 
     // ---- plan ----
 
@@ -30,6 +35,11 @@ struct llama_ridgefill_context : ridgefill_inputs {
     llama_ridgefill_counts   counts(llama_seq_id seq) const;
     llama_ridgefill_interval filled(llama_seq_id seq) const;
     void                 set_filled(llama_seq_id seq, llama_ridgefill_interval iv);
+    void                 set_parts (llama_seq_id seq, const llama_ridgefill_interval * list, size_t n);
+    void                 cut       (llama_seq_id seq, llama_pos pos);
+    const ridgefill_marks *  marks (llama_seq_id seq) const; // nullptr: none
+
+    float alpha = 1.0f; // scale of the side file's state correction
 
     // ---- hooks of llama_context ----
 
@@ -40,6 +50,10 @@ struct llama_ridgefill_context : ridgefill_inputs {
 
     // What the pass shall do to the graph of this ubatch.
     ridgefill_task task(const llama_ubatch & ubatch) const;
+
+    // The ubatch will be computed next: its rows are written anew; adds the state correction behind a filled part, takes it
+    // off before the next one.
+    void prepare(const llama_ubatch & ubatch, llama_memory_i * memory, ggml_backend_sched_t sched);
 
     // The ubatch was computed: counts its rows, records what was filled, keeps captured rows.
     void commit(const llama_ubatch & ubatch, ggml_backend_sched_t sched);
@@ -94,10 +108,12 @@ private:
     struct sequence {
         ridgefill_cursor         cursor;
         llama_ridgefill_counts   counts = { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PLAN, 0, 0, 0 };
-        llama_ridgefill_interval filled = {};
+        ridgefill_marks          marks;
         std::unique_ptr<ridgefill_prompt_quality> quality;
     };
     std::map<llama_seq_id, sequence> seqs;
+
+    float assumed_scale() const; // of a complete part whose history is not known
 
     // why no row of the current batch may be filled, or NONE
     llama_ridgefill_reason obstacle(const llama_cparams & cparams, bool plain) const;

@@ -21,7 +21,7 @@ const char * ridgefill_params_check(const llama_ridgefill_params & params) {
 }
 
 llama_ridgefill_plan ridgefill_plan_make(
-        llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params) {
+        llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params, int32_t tile) {
     llama_ridgefill_plan res = { params.mode, LLAMA_RIDGEFILL_REASON_NONE, 0, 0 };
 
     if (params.mode == LLAMA_RIDGEFILL_MODE_OFF) {
@@ -30,7 +30,8 @@ llama_ridgefill_plan ridgefill_plan_make(
     }
 
     const int64_t begin = std::max<int64_t>(pos_begin, params.n_head);
-    const int64_t end   = (int64_t) pos_end - params.n_tail;
+    const int64_t last  = (int64_t) pos_end - params.n_tail;
+    const int64_t end   = last - (last > 0 ? last % tile : 0);
 
     if (end - begin < std::max(1, params.n_min_bulk)) {
         res.reason = LLAMA_RIDGEFILL_REASON_SHORT;
@@ -40,21 +41,6 @@ llama_ridgefill_plan ridgefill_plan_make(
     res.bulk_begin = (llama_pos) begin;
     res.bulk_end   = (llama_pos) end;
     return res;
-}
-
-llama_ridgefill_interval ridgefill_interval_hull(llama_ridgefill_interval a, llama_ridgefill_interval b) {
-    if (a.begin >= a.end) { return b; }
-    if (b.begin >= b.end) { return a; }
-    // quality is the stricter word: rows of it are never reused
-    return { std::min(a.begin, b.begin), std::max(a.end, b.end), std::max(a.mode, b.mode) };
-}
-
-llama_ridgefill_interval ridgefill_interval_cut(llama_ridgefill_interval a, llama_pos pos) {
-    a.end = std::min(a.end, pos);
-    if (a.begin >= a.end) {
-        a = {};
-    }
-    return a;
 }
 
 llama_pos llama_ridgefill_reusable(

@@ -166,6 +166,27 @@ struct loader {
         }
     }
 
+    // Key heads of recurrent layers whose value heads llama.cpp keeps tiled; published states have them grouped.
+    uint32_t n_tiled_key_heads() const {
+        const auto & hparams = model.hparams;
+        const bool grouped = model.arch == LLM_ARCH_QWEN3NEXT; // stays as it was trained
+        return grouped ? 0 : hparams.ssm_n_group;
+    }
+
+    void read_states() {
+        std::vector<uint8_t> data;
+        for (const auto & [il, span] : file.states) {
+            read(span, "blk." + std::to_string(il) + ".ridgefill.state", data);
+            std::vector<float> & state = proj.states[(int32_t) il];
+            state.resize(data.size() / sizeof(float));
+            memcpy(state.data(), data.data(), data.size());
+            const uint32_t n_heads = model.hparams.ssm_dt_rank, n_key_heads = n_tiled_key_heads();
+            if (file.head_order == "grouped" && n_key_heads > 0 && n_heads > n_key_heads) {
+                state = ridgefill_tiled(state, n_heads, n_key_heads);
+            }
+        }
+    }
+
     void read(const ridgefill_tensor_span & span, const std::string & what, std::vector<uint8_t> & dst) const {
         dst.resize(span.size);
         ridgefill_sidefile_read_span(file, span, what, dst.data());
@@ -196,13 +217,24 @@ ridgefill_base ridgefill_base_of(const llama_model & model) {
     base.block_width      = hparams.n_embd;
     base.tokenizer_sha256 = tokenizer_sha256(model.vocab);
     for (uint32_t il = 0; il < base.n_layer; ++il) {
-        base.layer_kinds += hparams.is_recr(il) ? 'r' : 'a';
+        const bool recurrent = hparams.is_recr(il);
+        base.layer_kinds += recurrent ? 'r' : 'a';
+        if (recurrent) {
+            base.state_size = hparams.n_embd_s();
+        }
+        if (hparams.ple_n_heads > 0 && hparams.is_ple(il)) {
+            base.min_split = il + 1;
+        }
+    }
+    if (hparams.ssm_n_group > 0 && hparams.ssm_dt_rank > 0 && base.state_size > 0) {
+        base.state_heads = hparams.ssm_dt_rank;
     }
     return base;
 }
 
 llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, const std::string & path) {
-    ridgefill_sidefile file = ridgefill_sidefile_read(path, ridgefill_base_of(model));
+    const ridgefill_base base = ridgefill_base_of(model);
+    ridgefill_sidefile file = ridgefill_sidefile_read(path, base);
     check_fingerprints(model, file, true);
     check_fingerprints(model, file, false);
     for (const std::string & w : file.warnings) {
@@ -226,9 +258,11 @@ llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, 
         proj->score.resize(file.score.size / sizeof(float));
         ridgefill_sidefile_read_raw(file, file.score, "ridgefill.score", proj->score.data());
     }
+    ld.read_states();
+    proj->tile = base.layer_kinds.find('r') != std::string::npos ? llama_ridgefill_projector::recurrent_tile : 1;
 
-    LLAMA_LOG_INFO("%s: %s: %zu maps [%u -> %u], split %u, %s, %.2f MiB, %s\n", __func__, proj->name.c_str(),
-            proj->maps.maps.size(), file.n_in, file.n_out, file.split, file.target.c_str(),
+    LLAMA_LOG_INFO("%s: %s: %zu maps [%u -> %u], %zu states, split %u, %s, %.2f MiB, %s\n", __func__, proj->name.c_str(),
+            proj->maps.maps.size(), file.n_in, file.n_out, proj->states.size(), file.split, file.target.c_str(),
             proj->size / 1024.0 / 1024.0, proj->native ? "ridgefill op" : "portable path");
     return proj.release();
 }

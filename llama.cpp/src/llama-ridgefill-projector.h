@@ -4,6 +4,8 @@
 
 #include "llama-ridgefill.h"
 
+#include "llama-ridgefill-correction.h"
+
 #include "ggml-cpp.h"
 
 #include <string>
@@ -43,6 +45,10 @@ struct llama_ridgefill_projector {
     size_t                  size   = 0;
     ridgefill_maps          maps;
     std::vector<float>      score; // per token id, for selection by class; empty: the side file has none
+    ridgefill_corrections   states;   // in host memory: used once per prompt
+    int32_t                 tile = 1; // bulk ends at a multiple of it
+
+    static constexpr int32_t recurrent_tile = 64; // rows of a chunk of the recurrent scan
 
     std::vector<ggml_context_ptr>        ctxs;
     std::vector<ggml_backend_buffer_ptr> bufs;

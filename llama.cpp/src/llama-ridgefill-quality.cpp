@@ -116,20 +116,21 @@ void llama_ridgefill_context::keep_rows(const llama_ubatch & ubatch) {
 struct llama_ridgefill_context::snapshot {
     ridgefill_cursor         cursor;
     llama_ridgefill_counts   counts;
-    llama_ridgefill_interval filled;
+    ridgefill_marks          marks;
     ridgefill_scores         scores;
 };
 
 std::shared_ptr<llama_ridgefill_context::snapshot> llama_ridgefill_context::save(llama_seq_id seq) const {
     const sequence & s = seqs.at(seq);
-    return std::make_shared<snapshot>(snapshot { s.cursor, s.counts, s.filled, s.quality->scores });
+    return std::make_shared<snapshot>(snapshot { s.cursor, s.counts, s.marks, s.quality->scores });
 }
 
 void llama_ridgefill_context::restore(llama_seq_id seq, const snapshot & from, llama_pos pos_max) {
     sequence & s = seqs.at(seq);
     s.cursor = from.cursor;
     s.counts = from.counts;
-    s.filled = ridgefill_interval_cut(from.filled, pos_max + 1);
+    s.marks  = from.marks;
+    s.marks.cut(pos_max + 1);
     if (pos_max + 1 < from.cursor.pos_next) { // a second half failed, and took bulk rows with it
         s.cursor.active = false;
         s.quality.reset();

@@ -106,6 +106,7 @@ private:
     const ridgefill_gguf   gguf;
     ridgefill_sidefile     res;
     uint32_t               n_vocab = 0; // 0: the file does not say
+    std::string            layer_kinds; // the file's, else the model's; empty: unknown
 
     [[noreturn]] void fail(const char * code, const std::string & what, const std::string & found, const std::string & allowed) const {
         throw ridgefill_sidefile_error(code, res.path, what + ": found " + found + ", allowed " + allowed);
@@ -183,6 +184,10 @@ private:
         const uint32_t n_embd = read_base();
 
         res.split = get_int("split-range", "ridgefill.split", 1, res.n_layer - 1);
+        if (res.split < base.min_split) {
+            fail("split-ngram", "ridgefill.split", std::to_string(res.split), std::to_string(base.min_split) + " .. " +
+                    std::to_string(res.n_layer - 1) + ", above the layer that adds n-gram embeddings");
+        }
         res.n_in  = get_int("source-width", "ridgefill.source_width", WIDTH_STEP, MAX_WIDTH, WIDTH_STEP);
         if (res.n_in % n_embd != 0) {
             fail("source-width", "ridgefill.source_width", std::to_string(res.n_in), "a multiple of embedding_length " + std::to_string(n_embd));
@@ -205,6 +210,7 @@ private:
         const value * name = find("ridgefill.base.name", value::STRING);
         const value * sha  = find("ridgefill.base.tokenizer_sha256", value::STRING);
         const value * kinds = find("ridgefill.base.layer_kinds", value::STRING);
+        layer_kinds = kinds ? kinds->text : base.layer_kinds;
 
         if (!base.arch.empty() && arch != base.arch) {
             fail("base-architecture", "ridgefill.base.architecture", ridgefill_quoted(arch), ridgefill_quoted(base.arch) + " (the model's)");
@@ -320,7 +326,11 @@ private:
                 if (t.ne.size() != 3) {
                     fail("tensor-shape", t.name, shape_text(t.ne), "[K, V, H]");
                 }
-                get_word("state-order", HEAD_ORDER, { "grouped", "tiled" });
+                res.head_order = get_word("state-order", HEAD_ORDER, { "grouped", "tiled" });
+                check_state(t, il);
+                if (il > res.split) {
+                    res.states[il] = { (ggml_type) t.type, t.offset, t.size };
+                }
                 continue;
             }
             const ggml_type weight = res.encoding == "i8" ? GGML_TYPE_I8 : res.encoding == "q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_BF16;
@@ -336,6 +346,17 @@ private:
             }
             ridgefill_layer_spans & layer = res.layers[il];
             (part == "bias" ? layer.bias : part == "scale" ? layer.scale : layer.weight) = { (ggml_type) t.type, t.offset, t.size };
+        }
+    }
+
+    void check_state(const ridgefill_gguf_tensor & t, uint32_t il) const {
+        if (il < layer_kinds.size() && layer_kinds[il] != 'r') {
+            fail("state-layer", t.name, "layer kind " + ridgefill_quoted(layer_kinds.substr(il, 1)), "'r', a recurrent layer");
+        }
+        const bool heads = base.state_heads == 0 || t.ne[2] == base.state_heads;
+        if (base.state_size > 0 && (!heads || t.ne[0] * t.ne[1] * t.ne[2] != base.state_size)) {
+            fail("tensor-shape", t.name, shape_text(t.ne), "[K, V, H] of the model: " + std::to_string(base.state_size) + " values" +
+                    (base.state_heads > 0 ? ", H " + std::to_string(base.state_heads) : ""));
         }
     }
 
@@ -397,7 +418,7 @@ void ridgefill_sidefile_read_span(
     const char * code = nullptr;
     int64_t bad = -1;
     switch (span.type) {
-        case GGML_TYPE_F32:  code = "bias-value"; bad = find_bad_f32((const float *) dst, span.size / 4); break;
+        case GGML_TYPE_F32:  code = what.rfind(".state") == std::string::npos ? "bias-value" : "state-value"; bad = find_bad_f32((const float *) dst, span.size / 4); break;
         case GGML_TYPE_Q8_0: code = "weight-value"; bad = find_bad_q8_0((const uint8_t *) dst, span.size / ggml_type_size(GGML_TYPE_Q8_0)); break;
         case GGML_TYPE_BF16: {
             const bool scale = file.encoding == "i8";

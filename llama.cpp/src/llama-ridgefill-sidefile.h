@@ -23,6 +23,9 @@ struct ridgefill_base {
     uint32_t    block_width  = 0; // what a layer's projections read
     std::string tokenizer_sha256;
     std::string layer_kinds; // one letter per layer: a (attention) or r (recurrent)
+    uint32_t    min_split    = 0; // a later layer adds to the stream what no map knows (n-gram embeddings)
+    uint64_t    state_size   = 0; // values of a recurrent layer's state
+    uint32_t    state_heads  = 0; // its heads
 };
 
 struct ridgefill_tensor_span {
@@ -46,12 +49,14 @@ struct ridgefill_sidefile {
     uint32_t    split    = 0;
     uint32_t    n_in     = 0;
     uint32_t    n_out    = 0;
+    std::string head_order;  // "grouped", "tiled"; empty without states
     std::vector<std::string> anchors;   // "<tensor> <sha256>" of norms around the split
     std::vector<std::string> encodings; // "<tensor> <type>" of late weights
     std::vector<std::string> warnings;  // "<code>: ...", the file loads
 
     std::map<uint32_t, ridgefill_layer_spans> layers; // S+1 .. n_layer-1
     ridgefill_tensor_span score; // F32 [n_vocab], size 0: none
+    std::map<uint32_t, ridgefill_tensor_span> states; // of recurrent layers above the split, F32
 
     static constexpr uint32_t group_size = 128;
     uint32_t n_groups() const { return (n_in + group_size - 1) / group_size; }
@@ -60,7 +65,7 @@ struct ridgefill_sidefile {
 // Throws ridgefill_sidefile_error at the first defect of the header, keys and tensor table.
 ridgefill_sidefile ridgefill_sidefile_read(const std::string & path, const ridgefill_base & base);
 
-// Reads a span and checks its values (finite scales > 0, codes > -128, finite biases). dst has span.size bytes.
+// Reads a span and checks its values (finite scales > 0, codes > -128, finite biases and states). dst has span.size bytes.
 // what names the tensor in errors.
 void ridgefill_sidefile_read_span(
         const ridgefill_sidefile & file, const ridgefill_tensor_span & span, const std::string & what, void * dst);

@@ -208,10 +208,8 @@ bool llama_ridgefill_attach(
     }
 
     llama_ridgefill_context & rf = state_of(ctx);
-    rf.projector = projector;
-    rf.params    = params;
-    rf.outcome   = {};
-    rf.cache     = dynamic_cast<const llama_kv_cache *>(ctx->get_memory());
+    rf.attach(projector, params);
+    rf.cache = dynamic_cast<const llama_kv_cache *>(ctx->get_memory());
 
     try {
         ctx->ridgefill_changed(); // builds a fill graph, which tries the pass

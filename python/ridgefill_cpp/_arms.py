@@ -34,6 +34,7 @@ class Arms:
         self.off = make_params("off", tail, head, 0)
         self.fills: dict[Key, Projector] = {}
         self.drops: dict[Key, int] = {}  # rows kept
+        self.alpha = 1.0  # scale of the state correction, where a side file has one
         self.exact: list[float] = []  # nats per token, by document
         self.losses: dict[Key, list[float]] = {}  # nats per token above exact
         self.agree: dict[Key, list[float]] = {}  # share of rows with the exact run's most likely token
@@ -45,7 +46,7 @@ class Arms:
         for label, path in projectors.items():
             projector = self.session.load(path)
             for mode in modes:
-                if mode == "fill" or parse_quality(mode):
+                if mode == "fill" or parse_quality(mode) or (mode == "uncorrected" and projector.n_states):
                     self.fills[label, mode] = projector
             if base is not None:
                 if projector.split not in identities:
@@ -83,10 +84,12 @@ class Arms:
         now: dict[Key, tuple[F64, I64]] = {}
         for key, projector in self.fills.items():
             self.session.attach(projector, self.params_of(key[1]))
+            self.session.set_alpha(0.0 if key[1] == "uncorrected" else self.alpha)
             now[key] = self.score(ids, begin)
             counts = self.session.counts()
-            if counts.n_filled + counts.n_selected != begin - self.head:
-                raise RuntimeError(f"{' '.join(key)}: found {counts}, allowed {begin - self.head} rows filled or selected")
+            wanted = self.session.n_bulk(self.tokens)
+            if counts.n_filled + counts.n_selected != wanted or begin - self.head - wanted not in range(64):
+                raise RuntimeError(f"{' '.join(key)}: found {counts}, allowed {wanted} rows filled or selected")
         for key, kept in self.drops.items():
             self.session.attach(None, self.off)
             now[key] = self.score(ids[-kept:], kept - self.tail)

@@ -314,6 +314,44 @@ def llama_ridgefill_reusable(
 ) -> int: ...
 
 
+# LLAMA_API void llama_ridgefill_cut(struct llama_context * ctx, llama_seq_id seq_id, llama_pos pos);
+@_c("llama_ridgefill_cut", [c_void_p, c_int32, c_int32], None)
+def llama_ridgefill_cut(ctx: Any, seq_id: int, pos: int, /) -> None: ...
+
+
+# LLAMA_API size_t llama_ridgefill_parts(const struct llama_context * ctx, llama_seq_id seq_id,
+#         struct llama_ridgefill_interval * parts, size_t n_max);
+@_c("llama_ridgefill_parts", [c_void_p, c_int32, POINTER(llama_ridgefill_interval), c_size_t], c_size_t)
+def llama_ridgefill_parts(ctx: Any, seq_id: int, parts: Any, n_max: int, /) -> int: ...
+
+
+# LLAMA_API void llama_ridgefill_set_parts(struct llama_context * ctx, llama_seq_id seq_id,
+#         const struct llama_ridgefill_interval * parts, size_t n_parts);
+@_c("llama_ridgefill_set_parts", [c_void_p, c_int32, POINTER(llama_ridgefill_interval), c_size_t], None)
+def llama_ridgefill_set_parts(ctx: Any, seq_id: int, parts: Any, n_parts: int, /) -> None: ...
+
+
+# LLAMA_API int32_t llama_ridgefill_n_states(const struct llama_ridgefill_projector * projector);
+@_c("llama_ridgefill_n_states", [c_void_p], c_int32)
+def llama_ridgefill_n_states(projector: int, /) -> int: ...
+
+
+# LLAMA_API bool llama_ridgefill_set_alpha(struct llama_context * ctx, float alpha);
+@_c("llama_ridgefill_set_alpha", [c_void_p, c_float], c_bool)
+def llama_ridgefill_set_alpha(ctx: Any, alpha: float, /) -> bool: ...
+
+
+# LLAMA_API float llama_ridgefill_alpha(const struct llama_context * ctx);
+@_c("llama_ridgefill_alpha", [c_void_p], c_float)
+def llama_ridgefill_alpha(ctx: Any, /) -> float: ...
+
+
+# LLAMA_API size_t llama_ridgefill_state(struct llama_context * ctx, llama_seq_id seq_id, int32_t il,
+#         float * dst, size_t n_max);
+@_c("llama_ridgefill_state", [c_void_p, c_int32, c_int32, POINTER(c_float), c_size_t], c_size_t)
+def llama_ridgefill_state(ctx: Any, seq_id: int, il: int, dst: Any, n_max: int, /) -> int: ...
+
+
 # LLAMA_API bool llama_ridgefill_capture(
 #         struct llama_context * ctx, int32_t split, enum llama_ridgefill_target target,
 #         const int32_t * layers, size_t n_layers, char * err, size_t err_len);

@@ -157,9 +157,8 @@ class Control:
 
     def cut(self, n_past: int) -> None:
         """Rows from n_past on are leaving the cache."""
-        begin, end = self.filled()
-        if end > n_past:
-            self._set_filled(begin, max(begin, n_past), self._filled_mode())
+        if self.active:
+            _capi.llama_ridgefill_cut(self.ctx, _SEQ, n_past)
 
     def _set_filled(self, begin: int, end: int, mode: int) -> None:
         if self.active:

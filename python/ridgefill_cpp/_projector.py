@@ -39,6 +39,7 @@ class Projector:
         self.name = _text(_capi.llama_ridgefill_name(self._pointer))
         self.split = int(_capi.llama_ridgefill_split(self._pointer))
         self.n_maps = int(_capi.llama_ridgefill_n_maps(self._pointer))
+        self.n_states = int(_capi.llama_ridgefill_n_states(self._pointer))
         self.size = int(_capi.llama_ridgefill_size(self._pointer))
         self.target = _capi.TARGETS[_capi.llama_ridgefill_target_of(self._pointer)]
         self.native = bool(_capi.llama_ridgefill_native(self._pointer))
@@ -102,6 +103,12 @@ def check_rows(name: str, rows: object, least: int) -> int:
     if isinstance(rows, bool) or not isinstance(rows, int) or not least <= rows <= _INT32_MAX:
         raise ValueError(f"{name}: found {rows!r}, allowed a whole number of rows from {least} to {_INT32_MAX}")
     return rows
+
+
+def check_alpha(name: str, alpha: object) -> float:
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
+        raise ValueError(f"{name}: found {alpha!r}, allowed numbers from 0 to 1")
+    return float(alpha)
 
 
 def mode_name(mode: int) -> str:

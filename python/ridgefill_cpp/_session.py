@@ -125,20 +125,43 @@ class Session:
         announced prompt, None for those of the attached projector. n_prompt: rows of the prompt, the others are decode
         steps (None: all are the prompt). The logits are valid until the next step.
         """
-        _base.llama_memory_clear(_base.llama_get_memory(self._ctx), False)
-        overrides = None if params is None else ctypes.byref(params)
-        _capi.llama_ridgefill_set_filled(self._ctx, 0, _capi.llama_ridgefill_interval())
-        _capi.llama_ridgefill_prompt(self._ctx, 0, 0, n_prompt or len(ids), overrides)
+        self._begin(n_prompt or len(ids), params)
         tokens = np.asarray(ids, dtype=np.int32)
         for begin, end in self._pieces(len(ids), outputs, [*cuts, n_prompt or len(ids)]):
             wanted = range(max(begin, outputs.start), min(end, outputs.stop))
-            self._fill_batch(tokens[begin:end], begin, wanted)
-            if (code := _base.llama_decode(self._ctx, self._batch)) != 0:
-                raise RuntimeError(f"llama_decode of rows {begin}..{end - 1}: found status {code}, allowed 0")
+            self._decode_batch(tokens[begin:end], begin, wanted)
             if wanted:
                 logits = _base.llama_get_logits(self._ctx)  # waits for the result
                 flat = np.ctypeslib.as_array(logits, shape=(len(wanted) * self.n_vocab,))
                 yield wanted.start, flat.reshape(-1, self.n_vocab)
+
+    def prefill(self, ids: Sequence[int], n_prompt: int, cuts: Iterable[int] = ()) -> Iterator[int]:
+        """Decodes the first rows of a prompt of n_prompt rows, none with an output; yields the number of rows done.
+
+        Like decode() otherwise: it clears the cache first, and a batch ends at each of `cuts`.
+        """
+        self._begin(n_prompt, None)
+        tokens = np.asarray(ids, dtype=np.int32)
+        for begin, end in self._pieces(len(ids), range(0), cuts):
+            self._decode_batch(tokens[begin:end], begin, range(begin, begin))
+            yield end
+
+    def state(self, layer: int) -> F32:
+        """The layer's recurrent state after the last row, flat; empty where it has none."""
+        count = _capi.llama_ridgefill_state(self._ctx, 0, layer, None, 0)
+        values = np.empty(count, np.float32)
+        _capi.llama_ridgefill_state(self._ctx, 0, layer, values.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), count)
+        return values
+
+    def set_alpha(self, alpha: float) -> None:
+        """Scale of the side file's state correction, from the next prompt on."""
+        if not _capi.llama_ridgefill_set_alpha(self._ctx, alpha):
+            raise ValueError(f"alpha: found {alpha}, allowed 0 .. 1")
+
+    def n_bulk(self, n_prompt: int) -> int:
+        """Rows that the attached projector would fill of a prompt of n_prompt rows."""
+        plan = _capi.llama_ridgefill_plan_for(self._ctx, 0, n_prompt, None)
+        return int(plan.bulk_end - plan.bulk_begin)
 
     def counts(self) -> RidgefillCounts:
         """Of the last prompt."""
@@ -153,6 +176,18 @@ class Session:
             end = min(begin + size, next(stop for stop in stops if stop > begin))
             yield begin, end
             begin = end
+
+    def _begin(self, n_prompt: int, params: Any) -> None:
+        """Clears the cache and announces a prompt."""
+        _base.llama_memory_clear(_base.llama_get_memory(self._ctx), False)
+        _capi.llama_ridgefill_set_filled(self._ctx, 0, _capi.llama_ridgefill_interval())
+        _capi.llama_ridgefill_prompt(self._ctx, 0, 0, n_prompt, None if params is None else ctypes.byref(params))
+
+    def _decode_batch(self, tokens: npt.NDArray[np.int32], first: int, wanted: range) -> None:
+        self._fill_batch(tokens, first, wanted)
+        if (code := _base.llama_decode(self._ctx, self._batch)) != 0:
+            last = first + len(tokens) - 1
+            raise RuntimeError(f"llama_decode of rows {first}..{last}: found status {code}, allowed 0")
 
     def _fill_batch(self, tokens: npt.NDArray[np.int32], first: int, wanted: range) -> None:
         n = len(tokens)

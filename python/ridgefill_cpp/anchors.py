@@ -26,6 +26,9 @@ def layer_kinds(model: GgufFile, architecture: str, layers: int) -> str | None:
         value = model.keys.get(f"{architecture}.{name}")
         return value.data if value is not None and value.kind == kind else None
 
+    flags = model.keys.get(f"{architecture}.attention.recurrent_layers")
+    if flags is not None and flags.kind in ("bools", "ints") and len(flags.data) >= layers:
+        return "".join("r" if flag else "a" for flag in list(flags.data)[:layers])
     every = key("full_attention_interval", "int")
     if isinstance(every, int) and 1 <= every <= MAX_LAYERS:
         return "".join("a" if (i + 1) % every == 0 else "r" for i in range(layers))

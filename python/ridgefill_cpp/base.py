@@ -36,7 +36,14 @@ def base_of_gguf(model: GgufFile) -> Base:
         name=text_key(model, "general.name") or None,
         tokenizer_sha256=tokenizer_sha256(texts) if texts else None,
         layer_kinds=layer_kinds(model, architecture, layers),
+        min_split=1 + max(ngram_layers(model, architecture), default=0),
     )
+
+
+def ngram_layers(model: GgufFile, architecture: str) -> list[int]:
+    """Layers that add n-gram embeddings to the stream: a map below them would predict without these."""
+    value = model.keys.get(f"{architecture}.ple.layers")
+    return [int(layer) for layer in value.data] if value is not None and value.kind == "ints" else []
 
 
 def text_key(model: GgufFile, name: str) -> str:

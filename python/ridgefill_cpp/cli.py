@@ -19,6 +19,7 @@ COMMANDS = {
     "convert": "convert",
     "export": "export",
     "fit": "fit.command",
+    "correct": "fit.correct",
     "score": "score",
     "inspect": "inspection",
     "eval": "evaluate",

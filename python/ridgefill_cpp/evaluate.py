@@ -1,10 +1,11 @@
 """What the fill costs: the loss on a prompt's exact tail, paired with an exact run of the same tokens.
 
 Arms, all scored on the last tail - 1 tokens of each document:
-    fill      the bulk filled by the projector (mode speed)
-    quality   as fill, then selected bulk rows run exactly; quality:SELECT:SHARE for others than attention and 0.25
-    identity  the bulk filled by the identity (every late layer is given the stream entering the split)
-    dropped   no bulk at all: the exact tail is the whole prompt; dropped:ROWS: the last ROWS rows are
+    fill         the bulk filled by the projector (mode speed)
+    uncorrected  the same without its correction of recurrent states, where it has one
+    quality      as fill, then selected bulk rows run exactly; quality:SELECT:SHARE for others than attention and 0.25
+    identity     the bulk filled by the identity (every late layer is given the stream entering the split)
+    dropped      no bulk at all: the exact tail is the whole prompt; dropped:ROWS: the last ROWS rows are
 The loss of an arm is its mean negative log-likelihood per token minus that of the exact run, in nats.
 """
 
@@ -26,7 +27,8 @@ from .modes import parse_dropped, parse_quality
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
 
-MODES = ("fill", "identity", "dropped")  # the default; besides: quality, quality:SELECT:SHARE, dropped:ROWS
+# the default; besides: quality, quality:SELECT:SHARE, dropped:ROWS
+MODES = ("fill", "uncorrected", "identity", "dropped")
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,9 @@ class KeyChecks:
         self.number("group-size", "ridgefill.group_size", GROUP, GROUP)
         own = self.base(base)
         split = self.number("split-range", "ridgefill.split", 1, own.block_count - 1)
+        if base is not None and split < base.min_split:
+            allowed = f"{base.min_split} .. {own.block_count - 1}, above the layer that adds n-gram embeddings"
+            raise self.fail("split-ngram", "ridgefill.split", split, allowed)
         width = own.embedding_length
         n_in = self.number("source-width", "ridgefill.source_width", WIDTH_STEP, MAX_WIDTH, WIDTH_STEP)
         if n_in % width:

@@ -46,6 +46,7 @@ class Base:
     name: str | None = None
     tokenizer_sha256: str | None = None
     layer_kinds: str | None = None  # one letter per layer: a (attention) or r (recurrent)
+    min_split: int = 1  # of a model, not in the file: the first split above its n-gram layer
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from . import _capi
 from ._control import Control
 from ._llama_cpp import Llama as _BaseLlama
 from ._llama_cpp import LlamaState
-from ._projector import Projector, detach, make_params, require_file
+from ._projector import Projector, check_alpha, detach, make_params, require_file
 from ._status import RidgefillStatus
 
 _INIT = [
@@ -32,7 +32,7 @@ _INIT = [
 _GENERATE = inspect.signature(_BaseLlama.generate)
 _OWN = (
     "ridgefill",
-    *(f"ridgefill_{name}" for name in ("mode", "tail", "head", "min_bulk", "share", "select", "strict")),
+    *(f"ridgefill_{name}" for name in ("mode", "tail", "head", "min_bulk", "share", "select", "alpha", "strict")),
 )
 
 
@@ -50,6 +50,7 @@ class Llama(_BaseLlama):
         ridgefill_select: Quality mode: which rows: "attention" (both of the next), "spans" (around what the question
             attends to), "rows" (what the whole tail attends to), "class" (by the side file's score table), or the
             controls "random" and "all".
+        ridgefill_alpha: Scale of the side file's correction of recurrent states, 0 to 1; 0 adds nothing.
         ridgefill_strict: False: a refused side file is a warning and the object serves exactly.
 
     Calls that take a prompt (the object itself, create_completion, create_chat_completion, generate, eval) accept
@@ -74,6 +75,7 @@ class Llama(_BaseLlama):
         ridgefill_min_bulk: int = 1024,
         ridgefill_share: float = 0.25,
         ridgefill_select: str = "attention",
+        ridgefill_alpha: float = 1.0,
         ridgefill_strict: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -81,6 +83,7 @@ class Llama(_BaseLlama):
         params = make_params(
             ridgefill_mode, ridgefill_tail, ridgefill_head, ridgefill_min_bulk, ridgefill_select, ridgefill_share
         )
+        check_alpha("ridgefill_alpha", ridgefill_alpha)
         if ridgefill is not None:
             require_file(ridgefill)
         self._ridgefill_args = {
@@ -91,6 +94,7 @@ class Llama(_BaseLlama):
             "ridgefill_min_bulk": ridgefill_min_bulk,
             "ridgefill_share": ridgefill_share,
             "ridgefill_select": ridgefill_select,
+            "ridgefill_alpha": ridgefill_alpha,
             "ridgefill_strict": ridgefill_strict,
         }
         self._control = Control(None, None, params)
@@ -207,6 +211,7 @@ class Llama(_BaseLlama):
             # freed with the model, whoever closes it: after the context, before the model itself
             self._model._exit_stack.callback(_close_then_free, context, projector)
             projector.attach(context.ctx, params)
+            _capi.llama_ridgefill_set_alpha(context.ctx, self._ridgefill_args["ridgefill_alpha"])
         except ValueError as error:
             if strict:
                 self.close()

@@ -85,6 +85,9 @@ class Checks(KeyChecks):
                 order = self.get("ridgefill.state.head_order", "string")
                 if order not in HEAD_ORDERS:
                     raise self.fail("state-order", "ridgefill.state.head_order", order, ", ".join(HEAD_ORDERS))
+                kind = (base.layer_kinds or "")[int(match[1]) : int(match[1]) + 1]
+                if kind not in ("", "r"):
+                    raise self.fail("state-layer", name, f"layer kind {kind!r}", "'r', a recurrent layer")
             elif match:
                 self.shape(info, *parts[match[2]])
             elif name == SCORE:

@@ -138,12 +138,16 @@ inline gguf_context_ptr make_keys(llm_arch arch, bool moe) {
     return g;
 }
 
-inline llama_model_ptr make_model(llm_arch arch, bool moe, size_t seed = 1234) {
-    gguf_context_ptr g = make_keys(arch, moe);
+inline llama_model_ptr make_model(gguf_context * keys, size_t seed = 1234) {
     tensor_data_params data = {seed, 0.1f};
     llama_model_params params = llama_model_default_params();
     params.progress_callback = silent_model_load_progress;
-    return llama_model_ptr(llama_model_init_from_user(g.get(), set_tensor_data, &data, params));
+    return llama_model_ptr(llama_model_init_from_user(keys, set_tensor_data, &data, params));
+}
+
+inline llama_model_ptr make_model(llm_arch arch, bool moe) {
+    gguf_context_ptr g = make_keys(arch, moe);
+    return make_model(g.get());
 }
 
 // name, dense or MoE

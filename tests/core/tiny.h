@@ -1,7 +1,7 @@
 #pragma once
 
-// A small llama with random weights, so that the core can be tested without a download. Head size 64: quantised caches
-// are rotated from there on.
+// Small random models, so that the core can be tested without a download: a llama, and a qwen35 with recurrent layers.
+// Head size 64: quantised caches are rotated from there on.
 
 #include "llama-cpp.h"
 
@@ -47,6 +47,50 @@ inline llama_model_ptr make_tiny_llama(uint32_t n_layer = 6, uint32_t seed = 1) 
     u32("rope.dimension_count", 64);
     gguf_set_val_f32(g.get(), "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     return llama_model_ptr(llama_model_init_from_user(g.get(), fill_random, &seed, llama_model_default_params()));
+}
+
+// the decay of a recurrent state must be below one
+inline void fill_random_hybrid(ggml_tensor * t, void * seed) {
+    fill_random(t, seed);
+    if (std::string(t->name).find("ssm_a") != std::string::npos && t->ne[1] == 1) {
+        std::vector<float> v((size_t) ggml_nelements(t));
+        for (size_t i = 0; i < v.size(); ++i) {
+            v[i] = -0.02f * (float) (i + 1);
+        }
+        ggml_backend_tensor_set(t, v.data(), 0, ggml_nbytes(t));
+    }
+}
+
+// Gated DeltaNet layers with full attention at every fourth; two key heads and four value heads, so their order
+// matters.
+inline llama_model_ptr make_tiny_hybrid(uint32_t n_layer = 8, uint32_t seed = 1) {
+    gguf_context_ptr g{gguf_init_empty()};
+    const auto u32 = [&](const char * key, uint32_t v) {
+        gguf_set_val_u32(g.get(), (std::string("qwen35.") + key).c_str(), v);
+    };
+    gguf_set_val_str(g.get(), "general.architecture", "qwen35");
+    gguf_set_val_str(g.get(), "tokenizer.ggml.model", "no_vocab");
+    u32("vocab_size", 256);
+    u32("context_length", 1024);
+    u32("embedding_length", 128);
+    u32("block_count", n_layer);
+    u32("feed_forward_length", 192);
+    u32("attention.head_count", 2);
+    u32("attention.head_count_kv", 1);
+    u32("attention.key_length", 64);
+    u32("attention.value_length", 64);
+    u32("rope.dimension_count", 32);
+    const int32_t sections[] = {6, 5, 5, 0};
+    gguf_set_arr_data(g.get(), "qwen35.rope.dimension_sections", GGUF_TYPE_INT32, sections, 4);
+    u32("full_attention_interval", 4);
+    u32("ssm.conv_kernel", 4);
+    u32("ssm.state_size", 64);
+    u32("ssm.group_count", 2);
+    u32("ssm.time_step_rank", 4);
+    u32("ssm.inner_size", 256);
+    gguf_set_val_f32(g.get(), "qwen35.attention.layer_norm_rms_epsilon", 1e-6f);
+    return llama_model_ptr(llama_model_init_from_user(g.get(), fill_random_hybrid, &seed, llama_model_default_params())
+    );
 }
 
 } // namespace core

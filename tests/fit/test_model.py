@@ -44,14 +44,17 @@ def test_frames(build: Path, smollm2: Path) -> None:
         assert before.count(start[0]) == 2  # the template's own system turn, then the user's
 
 
-def test_fit_and_load(build: Path, smollm2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("target", ["layer_input", "block_input"])
+def test_fit_and_load(
+    build: Path, smollm2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
     from ridgefill_cpp._session import Session
 
     for i in range(3):
         (tmp_path / f"{i}.txt").write_text(f"Document {i}. " + TEXT[i * 700 :])
     out = tmp_path / "p.gguf"
     command = f"fit -m {smollm2} -f {tmp_path} -o {out} --split 27 --ctx 128 --max-rows 300 --held-rows 60 --threads 2"
-    assert main([*command.split(), "--chat-share", "0.5", "--license", "CC0-1.0"]) == 0
+    assert main([*command.split(), "--chat-share", "0.5", "--license", "CC0-1.0", "--target", target]) == 0
     output = capsys.readouterr()
     assert output.out.splitlines()[-1] == str(out) and "few-rows" in output.err
     side = open_sidefile(out, base_of(smollm2))
@@ -60,7 +63,7 @@ def test_fit_and_load(build: Path, smollm2: Path, tmp_path: Path, capsys: pytest
     assert min(side.header.fit.cosine) > 0.7
     with Session(smollm2, 64, threads=2) as session:
         projector = session.load(out)
-        assert (projector.split, projector.n_maps, projector.target) == (27, 2, "layer_input")
+        assert (projector.split, projector.n_maps, projector.target) == (27, 2, target)
 
 
 def test_score(build: Path, smollm2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,7 @@ HEADS = "qwen4exp__attention__head_count_kv"
         ({}, "rrra"),
         ({"qwen4exp__full_attention_interval": ("u32", 2)}, "rara"),
         ({"qwen4exp__full_attention_interval": None}, None),
+        ({"qwen4exp__attention__recurrent_layers": ("u32[]", [1, 0, 0, 1])}, "raar"),  # the list is the stronger word
         (
             {"qwen4exp__full_attention_interval": None, "qwen4exp__attention__head_count_kv": ("u32[]", [0, 2, 0, 2])},
             "rara",

@@ -131,21 +131,6 @@ void test_plan_brute() {
     }
 }
 
-void test_intervals() {
-    check::begin("intervals");
-    using iv = llama_ridgefill_interval;
-    const auto same = [](iv a, iv b) { return a.begin == b.begin && a.end == b.end; };
-    const auto hull = ridgefill_interval_hull;
-    const auto cut = ridgefill_interval_cut;
-    CHECK(same(hull({0, 0}, {3, 5}), {3, 5}) && same(hull({3, 5}, {0, 0}), {3, 5}));
-    CHECK(same(hull({7, 7}, {3, 5}), {3, 5}), "an empty interval is neutral wherever it lies");
-    CHECK(
-        same(hull({3, 5}, {5, 6}), {3, 6}) && same(hull({9, 12}, {3, 5}), {3, 12}) && same(hull({3, 9}, {4, 5}), {3, 9})
-    );
-    CHECK(same(cut({3, 9}, 9), {3, 9}) && same(cut({3, 9}, 100), {3, 9}) && same(cut({3, 9}, 5), {3, 5}));
-    CHECK(same(cut({3, 9}, 3), {0, 0}) && same(cut({3, 9}, 0), {0, 0}) && same(cut({0, 0}, 5), {0, 0}));
-}
-
 void test_reusable_table() {
     check::begin("reusable, table");
     struct row {
@@ -206,8 +191,6 @@ void test_reusable_quality() {
             CHECK(found == want, "filled by %s, %s: found %d", llama_ridgefill_mode_name(by), llama_ridgefill_mode_name(mode), found);
         }
     }
-    const auto both = ridgefill_interval_hull({16, 20, SPEED}, {20, 30, QUALITY});
-    CHECK(both.begin == 16 && both.end == 30 && both.mode == QUALITY);
 }
 
 // The promise row by row: no reused row that was filled may lie where the new request wants exact rows, and no fewer
@@ -309,7 +292,6 @@ int main() {
     test_params_check();
     test_plan_table();
     test_plan_brute();
-    test_intervals();
     test_reusable_quality();
     test_reusable_table();
     test_reusable_brute();

@@ -68,6 +68,10 @@ def test_refused_side_file_without_strict_serves_exactly(make_llama, tmp_path):
         {"ridgefill_tail": 2**31},
         {"ridgefill_head": -1},
         {"ridgefill_min_bulk": -1},
+        {"ridgefill_alpha": 1.5},
+        {"ridgefill_alpha": -0.1},
+        {"ridgefill_alpha": True},
+        {"ridgefill_alpha": "1"},
     ],
 )
 def test_bad_values_name_found_and_allowed(smollm2, bad):

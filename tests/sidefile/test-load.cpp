@@ -115,6 +115,7 @@ void test_properties(const llama_model * model) {
         return;
     }
     CHECK(llama_ridgefill_split(p) == 3 && llama_ridgefill_n_maps(p) == 2);
+    CHECK(llama_ridgefill_n_states(p) == 0 && p->tile == 1);
     CHECK(llama_ridgefill_target_of(p) == LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT);
     CHECK(llama_ridgefill_size(p) >= 2 * 128 * 128, "%zu bytes", llama_ridgefill_size(p));
     CHECK(llama_ridgefill_identity(p) == ridgefill_sidefile_identity(PATH));
@@ -193,6 +194,47 @@ void test_refusals(const llama_model * model) {
     CHECK(llama_ridgefill_load(model, "", nullptr, 0) == nullptr);
 }
 
+// States of a model whose value heads llama.cpp keeps tiled: grouped ones are put in order, tiled ones stay.
+void test_states(const llama_model * hybrid) {
+    toy::dims d = DIMS;
+    d.n_layer = 8;
+    toy::file f = toy::good("i8", d);
+    f.set("ridgefill.base.architecture", "qwen35").set("ridgefill.base.layer_kinds", "rrrarrra");
+    const size_t size = 64 * 64;
+    toy::bytes data;
+    for (float head = 0; head < 4; ++head) { // each head holds its number
+        for (size_t i = 0; i < size; ++i) {
+            data += toy::raw(head);
+        }
+    }
+    for (const int il : {4, 6}) {
+        f.add({"blk." + std::to_string(il) + ".ridgefill.state", {64, 64, 4}, GGML_TYPE_F32, data});
+    }
+    for (const bool grouped : {true, false}) {
+        check::begin(grouped ? "states, grouped" : "states, tiled");
+        f.set("ridgefill.state.head_order", grouped ? "grouped" : "tiled");
+        std::string why;
+        llama_ridgefill_projector * p = load(hybrid, f, &why);
+        if (!CHECK(p != nullptr, "%s", why.c_str())) {
+            return;
+        }
+        CHECK(llama_ridgefill_n_states(p) == 2 && p->tile == 64);
+        // two key heads of two value heads each: grouped 0 1 | 2 3 is tiled 0 2 | 1 3
+        const float want[] = {0, grouped ? 2.0f : 1.0f, grouped ? 1.0f : 2.0f, 3};
+        for (const auto & [il, state] : p->states) {
+            for (size_t i = 0; i < state.size(); ++i) {
+                CHECK(state[i] == want[i / size], "layer %d value %zu: %g", il, i, state[i]);
+            }
+        }
+        llama_ridgefill_free(p);
+    }
+    check::begin("states of another shape");
+    f.tensors.back().ne = {64, 32, 4};
+    f.tensors.back().data.resize(32 * 64 * 4 * 4);
+    std::string why;
+    CHECK(load(hybrid, f, &why) == nullptr && why.rfind("tensor-shape: ", 0) == 0, "'%s'", why.c_str());
+}
+
 // A loaded file fills; its identity and counts are what a caller sees.
 void test_serves(llama_model * model) {
     for (const char * target : {"layer_input", "block_input"}) {
@@ -262,6 +304,7 @@ int main() {
         test_fingerprints(model.get());
         test_refusals(model.get());
         test_serves(model.get());
+        test_states(core::make_tiny_hybrid().get());
     }
     std::filesystem::remove(PATH);
     llama_backend_free();

@@ -104,9 +104,7 @@ void test_good() {
         f.set("x", 1).set("y", STR, str("\x01\xff")).set("z", BOOL, raw((uint8_t) 1));
         f.set("list", ARR, raw((uint32_t) STR) + raw((uint64_t) 2) + str("a") + str(""));
     });
-    damage("state, score and final map", "", [](file & f) {
-        f.set("ridgefill.state.head_order", "tiled");
-        f.add({"blk.3.ridgefill.state", {4, 2, 3}, GGML_TYPE_F32, bytes(96, '\0')});
+    damage("score and final map", "", [](file & f) {
         f.add({"ridgefill.score", {N_VOCAB}, GGML_TYPE_F32, bytes(400, '\0')});
         f.add({"ridgefill.final.weight", {N_IN, N_IN}, GGML_TYPE_BF16, bytes(N_IN * N_IN * 2, '\0')});
         f.add({"ridgefill.final.bias", {N_IN}, GGML_TYPE_F32, bytes(N_IN * 4, '\0')});
@@ -281,6 +279,54 @@ void test_keys() {
     CHECK(code_of(ridgefill_base()) == "tokenizer");
 }
 
+// Layers 3 and 4 are recurrent here; a state has 4 x 2 values for each of 3 heads.
+void test_states() {
+    const tensor state = {"blk.3.ridgefill.state", {4, 2, 3}, GGML_TYPE_F32, bytes(96, '\0')};
+    ridgefill_base b = base();
+    b.layer_kinds = "aaarr";
+    b.state_size = 24;
+    b.state_heads = 3;
+    const auto with = [&](const char * name, const char * code, const ridgefill_base & b,
+                          const std::function<void(file &)> & change) {
+        file f = good();
+        f.set("ridgefill.base.layer_kinds", b.layer_kinds).add(state).set("ridgefill.state.head_order", "tiled");
+        change(f);
+        expect(name, f.pack(), code, b);
+    };
+    with("a state", "", b, [](file &) {});
+    check::begin("its span");
+    const ridgefill_sidefile read = read_all(PATH, b);
+    CHECK(read.states.size() == 1 && read.states.at(3).size == 96 && read.head_order == "tiled");
+    with("states of both layers, grouped", "", b, [&](file & f) {
+        f.add(state).set("ridgefill.state.head_order", "grouped").tensors.back().name = "blk.4.ridgefill.state";
+    });
+    CHECK(read_all(PATH, b).states.size() == 2);
+    ridgefill_base early = b;
+    early.layer_kinds = "aarrr";
+    const auto at_split = [](file & f) { f.tensors.back().name = "blk.2.ridgefill.state"; };
+    with("the split layer's is not used", "", early, at_split);
+    CHECK(read_all(PATH, early).states.empty());
+    with("an attention layer has none", "state-layer", b, at_split);
+    with("the file does not say: the model does", "state-layer", b, [&](file & f) {
+        at_split(f);
+        f.drop("ridgefill.base.layer_kinds");
+    });
+    with("no order", "key-missing", b, [](file & f) { f.drop("ridgefill.state.head_order"); });
+    with("another order", "state-order", b, [](file & f) { f.set("ridgefill.state.head_order", "mixed"); });
+    with("two shapes", "tensor-shape", b, [&](file & f) {
+        f.add(state).tensors.back().name = "blk.4.ridgefill.state";
+        f.tensors.back().ne = {2, 4, 3};
+    });
+    with("a flat one", "tensor-shape", b, [](file & f) { f.tensors.back().ne = {24}; });
+    with("not finite", "state-value", b, [](file & f) { f.tensors.back().data.replace(92, 4, raw(NAN)); });
+    ridgefill_base other = b;
+    other.state_size = 48;
+    with("the model's is larger", "tensor-shape", other, [](file &) {});
+    other = b;
+    other.state_heads = 4;
+    with("the model has other heads", "tensor-shape", other, [](file &) {});
+}
+
 void test_tensors() {
     const bytes p3 = "blk.3.ridgefill.";
     damage("no tensors", "layer-missing", [](file & f) { f.tensors.clear(); });
@@ -341,19 +387,7 @@ void test_tensors() {
     damage("scale as F16", "tensor-type", [&](file & f) { f.named(p3 + "scale").type = GGML_TYPE_F16; });
     damage("bias as I32", "tensor-type", [&](file & f) { f.named(p3 + "bias").type = GGML_TYPE_I32; });
 
-    const tensor state = {"blk.3.ridgefill.state", {4, 2, 3}, GGML_TYPE_F32, bytes(96, '\0')};
-    damage("state without an order", "key-missing", [&](file & f) { f.add(state); });
-    damage("another head order", "state-order", [&](file & f) {
-        f.add(state).set("ridgefill.state.head_order", "mixed");
-    });
-    damage("states of two shapes", "tensor-shape", [&](file & f) {
-        f.add(state).add(state).set("ridgefill.state.head_order", "tiled");
-        f.tensors.back().name = "blk.4.ridgefill.state";
-        f.tensors.back().ne = {2, 4, 3};
-    });
-    damage("a flat state", "tensor-shape", [&](file & f) {
-        f.add(state).set("ridgefill.state.head_order", "tiled").tensors.back().ne = {24};
-    });
+    test_states();
     damage("a short score", "tensor-shape", [](file & f) {
         f.add({"ridgefill.score", {99}, GGML_TYPE_F32, bytes(396, '\0')});
     });
@@ -404,7 +438,16 @@ void test_values() {
     CHECK(code == "truncated", "found '%s'", code.c_str());
 }
 
+void test_split_above_ngrams() {
+    ridgefill_base b = base();
+    b.min_split = SPLIT;
+    expect("a split above the n-gram layer", good().pack(), "", b);
+    b.min_split = SPLIT + 1;
+    expect("a split at the n-gram layer", good().pack(), "split-ngram", b);
+}
+
 void test_model() {
+    test_split_above_ngrams();
     const auto other = [](const char * name, const char * code, const std::function<void(ridgefill_base &)> & change) {
         ridgefill_base b = base();
         change(b);
@@ -547,7 +590,7 @@ void test_documented() {
     CHECK(listed.size() > 30, "found %zu codes", listed.size());
     for (const std::string & code : listed) {
         // these values are checked by readers that use the tensors
-        CHECK(seen.count(code) || code == "state-value" || code == "score-value", "no case produces %s", code.c_str());
+        CHECK(seen.count(code) || code == "score-value", "no case produces %s", code.c_str());
     }
     for (const std::string & code : seen) {
         CHECK(listed.count(code), "%s is not documented", code.c_str());

@@ -212,6 +212,10 @@ inline ridgefill_sidefile read_all(const std::string & path, const ridgefill_bas
             }
         }
     }
+    for (const auto & [il, span] : f.states) {
+        buf.resize(span.size);
+        ridgefill_sidefile_read_span(f, span, "blk." + std::to_string(il) + ".ridgefill.state", buf.data());
+    }
     return f;
 }
 

@@ -66,6 +66,14 @@ class StateSums:
         removed = float(np.square(self.total).sum()) / self.count
         return 1 + (alpha * alpha - 2 * alpha) * removed / self.energy if self.energy else 1.0
 
+    def left_over_by(self, constant: F32, alpha: float) -> float:
+        """Share of these ends' error energy that alpha times a constant fitted elsewhere leaves."""
+        if not self.energy:
+            return 1.0
+        c = constant.astype(np.float64)
+        change = alpha * alpha * self.count * np.square(c).sum() - 2 * alpha * (c * self.total).sum()
+        return float(1 + change / self.energy)
+
 
 class CorrectionFit:
     """Pairs exact and filled states by chunk end and sums them per layer."""

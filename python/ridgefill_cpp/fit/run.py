@@ -89,10 +89,13 @@ def fit_splits(
     if choices.prior == "identity" and settings.target != "layer_input":
         raise UsageError("--prior identity: found --target block_input, allowed --target layer_input")
     gguf = read_gguf(model, model=True)
-    layers = base_of_gguf(gguf).block_count
+    base = base_of_gguf(gguf)
+    layers = base.block_count
     for split in outputs:
         if not 1 <= split < layers - 1:
             raise RidgefillError("split-range", model, "--split", split, f"1 .. {layers - 2}")
+        if split < base.min_split:
+            raise RidgefillError("split-ngram", model, "--split", split, f"{base.min_split} .. {layers - 2}")
     splits = sorted(outputs)
     passes = [splits] if settings.target == "layer_input" else [[split] for split in splits]
     reports = {}
