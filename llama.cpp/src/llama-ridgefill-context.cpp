@@ -118,7 +118,7 @@ std::vector<uint8_t> llama_ridgefill_context::classify(const llama_batch & batch
         const llama_pos pos = batch.pos[i];
         ridgefill_prompt_quality * quality = it->second.quality.get();
         if (now == SECOND_HALF && quality && quality->rows.has(pos)) {
-            res[i] = RESUME;
+            res[i] = recurrent && pos < quality->bulk_end && !quality->is_chosen(pos) ? LATE : RESUME;
             any = true;
             continue;
         }
@@ -151,7 +151,7 @@ std::vector<uint8_t> llama_ridgefill_context::classify(const llama_batch & batch
             keeps.insert(id);
         }
         res[i] = tail    ? EARLY
-               : quality ? KEEP
+               : quality ? (recurrent ? HOLD : KEEP)
                : cursor.plan.mode == LLAMA_RIDGEFILL_MODE_PLUMB ? PLUMB : FILL;
         any = true;
     }
@@ -186,6 +186,8 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
         case KEEP:   res.what = ridgefill_task::KEEP;   break;
         case EARLY:  res.what = ridgefill_task::EARLY;  break;
         case RESUME: res.what = ridgefill_task::RESUME; break;
+        case HOLD:   res.what = ridgefill_task::HOLD;   break;
+        case LATE:   res.what = ridgefill_task::LATE;   break;
         default:     GGML_ABORT("unknown row class");
     }
     return res;
@@ -196,10 +198,11 @@ void llama_ridgefill_context::prepare(const llama_ubatch & ubatch, llama_memory_
         return;
     }
     const ridgefill_task::kind what = task(ubatch).what;
-    if (what == ridgefill_task::RESUME) {
-        return; // rows that have their cells already
+    if (what == ridgefill_task::LATE) {
+        return; // its first half has taken the correction off
     }
-    const bool fill = what == ridgefill_task::FILL || what == ridgefill_task::KEEP;
+    const bool fill   = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
+    const bool placed = what == ridgefill_task::RESUME;
     const bool corrects = projector && !projector->states.empty();
 
     std::set<llama_seq_id> seen;
@@ -212,9 +215,15 @@ void llama_ridgefill_context::prepare(const llama_ubatch & ubatch, llama_memory_
             }
             const llama_pos pos = ubatch.pos[i];
             ridgefill_marks & marks = it->second.marks;
-            marks.cut(pos);
+            if (!placed) {
+                marks.cut(pos);
+            }
+            if (what == ridgefill_task::EARLY) {
+                continue; // the late layers have not seen the bulk yet
+            }
 
-            const float scale = fill ? -marks.applied() : marks.open_at(pos) ? alpha : 0.0f;
+            const float rho   = it->second.quality ? it->second.quality->filled_share() : 1.0f;
+            const float scale = fill ? -marks.applied() : marks.open_at(pos) ? alpha * rho : 0.0f;
             if (!corrects || scale == 0.0f) {
                 continue;
             }
@@ -226,7 +235,7 @@ void llama_ridgefill_context::prepare(const llama_ubatch & ubatch, llama_memory_
             if (fill) {
                 marks.undone(pos);
             } else {
-                marks.apply(alpha);
+                marks.apply(scale);
             }
         }
     }
@@ -252,10 +261,11 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
         return;
     }
 
-    if (what == ridgefill_task::RESUME) {
+    if (what == ridgefill_task::RESUME || what == ridgefill_task::LATE) {
         return; // these rows were counted when they ran their first half
     }
-    if ((what == ridgefill_task::KEEP || what == ridgefill_task::EARLY) && outcome.applied) {
+    const bool keeps = what == ridgefill_task::KEEP || what == ridgefill_task::EARLY || what == ridgefill_task::HOLD;
+    if (keeps && outcome.applied) {
         ggml_backend_sched_synchronize(sched);
         if (what == ridgefill_task::EARLY) {
             add_scores(ubatch);
@@ -263,7 +273,7 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
         keep_rows(ubatch);
     }
 
-    const bool fills  = what == ridgefill_task::FILL || what == ridgefill_task::KEEP;
+    const bool fills  = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
     const bool filled = fills && outcome.applied;
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {

@@ -18,6 +18,7 @@
 struct llama_cparams;
 struct llama_batch;
 struct llama_memory_i;
+class  llama_memory_recurrent;
 struct llama_ubatch;
 
 struct llama_ridgefill_context : ridgefill_inputs {
@@ -45,7 +46,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
 
     // The class of each row of a batch (empty: all exact). A ubatch holds rows of one class. plain: no adapter is active.
     // EARLY and RESUME: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
-    enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2, KEEP = 3, EARLY = 4, RESUME = 5 };
+    enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2, KEEP = 3, EARLY = 4, RESUME = 5, HOLD = 6, LATE = 7 };
     std::vector<uint8_t> classify(const llama_batch & batch, const llama_cparams & cparams, bool plain);
 
     // What the pass shall do to the graph of this ubatch.
@@ -66,13 +67,16 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // ---- quality mode ----
 
     const class llama_kv_cache * cache = nullptr; // the context's, when it is of the plain kind
-    bool can_resume = false;                      // the cache and the graph allow it
+    llama_memory_recurrent * recurrent = nullptr; // beside it: late layers must see all bulk rows in order
+    bool can_resume = false;                      // the caches and the graph allow it
 
     // What a decode does with rows of a tail that waits for its selection. WHOLE: classify() only notes that there are
     // some, and the decode is then done in parts (llama_context::ridgefill_decode).
     enum part { WHOLE, FIRST_HALF, SECOND_HALF };
     part now      = WHOLE;
     bool deferred = false; // the batch has such rows
+
+    void find_caches(llama_memory_i * memory);
 
     ridgefill_prompt_quality * quality_of(llama_seq_id seq); // nullptr: none under way
 

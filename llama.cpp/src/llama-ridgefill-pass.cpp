@@ -175,7 +175,7 @@ void drop_layer_inputs(const llm_graph_params & params, llm_graph_result & res, 
 bool rewrite(
         llm_graph_result & res, ridgefill_outcome & out,
         const std::vector<ridgefill_redirect> & redirects, const std::vector<ggml_tensor *> & keep,
-        const std::function<bool(const ggml_tensor *)> & must_go, const ridgefill_part & part) {
+        const std::function<bool(const ggml_tensor *)> & must_go, const ridgefill_section & part) {
     ridgefill_rewrite_stats stats;
     if (!ridgefill_rewrite(res.get_gf(), redirects, keep, stats, out.reason, must_go, part)) {
         return false;
@@ -201,6 +201,26 @@ ggml_tensor * checked_source(const ridgefill_task & task, llm_graph_result & res
     return source;
 }
 
+// Every late layer's target -> its map of `source`.
+bool redirect_targets(
+        const ridgefill_task & task, llm_graph_result & res, ggml_tensor * source, int64_t n_rows,
+        std::vector<ridgefill_redirect> & redirects, ridgefill_outcome & out) {
+    ggml_context * ctx = res.get_ctx();
+    ggml_tensor * x = as_rows(ctx, source, task.maps->n_in);
+
+    for (const ridgefill_map & map : task.maps->maps) {
+        ggml_tensor * target = ridgefill_find_target(res, task.target, map.il);
+        if (!target) {
+            return fail(out, "no target of layer " + std::to_string(map.il));
+        }
+        if (!has_rows(target, task.maps->n_out, n_rows)) {
+            return fail(out, std::string(target->name) + " is not F32 [" + std::to_string(task.maps->n_out) + ", n_rows]");
+        }
+        redirects.push_back({ target, build_map(ctx, map, x, target, map.il) });
+    }
+    return true;
+}
+
 bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
     const ridgefill_task & task = params.ridgefill;
     const int64_t n_rows = params.ubatch.n_tokens;
@@ -214,18 +234,8 @@ bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_out
         if (!source) {
             return false;
         }
-        ggml_context * ctx = res.get_ctx();
-        ggml_tensor * x = as_rows(ctx, source, task.maps->n_in);
-
-        for (const ridgefill_map & map : task.maps->maps) {
-            ggml_tensor * target = ridgefill_find_target(res, task.target, map.il);
-            if (!target) {
-                return fail(out, "no target of layer " + std::to_string(map.il));
-            }
-            if (!has_rows(target, task.maps->n_out, n_rows)) {
-                return fail(out, std::string(target->name) + " is not F32 [" + std::to_string(task.maps->n_out) + ", n_rows]");
-            }
-            redirects.push_back({ target, build_map(ctx, map, x, target, map.il) });
+        if (!redirect_targets(task, res, source, n_rows, redirects, out)) {
+            return false;
         }
         if (task.what == ridgefill_task::KEEP) {
             ggml_set_output(source);
@@ -254,14 +264,16 @@ bool early(const llm_graph_params & params, llm_graph_result & res, ridgefill_ou
         return false;
     }
     out.source = source;
-    out.scores = ridgefill_build_scores(res, task.split);
+    if (task.what == ridgefill_task::EARLY) {
+        out.scores = ridgefill_build_scores(res, task.split);
+    }
 
     std::vector<ggml_tensor *> keep = out.scores.sums;
     keep.push_back(source);
     ggml_set_output(source);
 
     if (!rewrite(res, out, {}, keep, [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); },
-                 { ridgefill_part::BEFORE, source })) {
+                 { ridgefill_section::BEFORE, source })) {
         return false;
     }
     if (out.scores.weights) {
@@ -282,6 +294,19 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
     ggml_set_name (rows, "ridgefill-rows");
     ggml_set_input(rows);
 
+    std::vector<ridgefill_redirect> redirects = { { source, rows } };
+    if (task.what == ridgefill_task::LATE) {
+        const auto must_go = [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); };
+        if (!redirect_targets(task, res, rows, params.ubatch.n_tokens, redirects, out) ||
+            !rewrite(res, out, redirects, {}, must_go, { ridgefill_section::AFTER, source })) {
+            return false;
+        }
+        add_input(task, res, rows, ridgefill_input::ROWS);
+        drop_outputs(res);
+        drop_layer_inputs(params, res, task.split + 1);
+        return true;
+    }
+
     std::vector<ggml_tensor *> keep;
     for (ggml_tensor * t : { res.t_logits, res.t_embd, res.t_embd_pooled, res.t_h_nextn }) {
         if (t) {
@@ -291,7 +316,7 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
     for (const auto * list : { &res.t_sampled, &res.t_sampled_probs, &res.t_sampled_logits, &res.t_candidates }) {
         std::copy_if(list->begin(), list->end(), std::back_inserter(keep), [](const ggml_tensor * t) { return t; });
     }
-    if (!rewrite(res, out, { { source, rows } }, keep, {}, { ridgefill_part::AFTER, source })) {
+    if (!rewrite(res, out, redirects, keep, {}, { ridgefill_section::AFTER, source })) {
         return false;
     }
     add_input(task, res, rows, ridgefill_input::ROWS);
@@ -347,7 +372,9 @@ void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & r
         case ridgefill_task::KEEP:
         case ridgefill_task::PLUMB:   out.applied = fill   (params, res, out); break;
         case ridgefill_task::CAPTURE: out.applied = capture(params, res, out); break;
-        case ridgefill_task::EARLY:   out.applied = early  (params, res, out); break;
+        case ridgefill_task::EARLY:
+        case ridgefill_task::HOLD:    out.applied = early  (params, res, out); break;
+        case ridgefill_task::LATE:
         case ridgefill_task::RESUME:  out.applied = resume (params, res, out); break;
     }
 

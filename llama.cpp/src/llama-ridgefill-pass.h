@@ -42,13 +42,15 @@ struct ridgefill_task {
         KEEP,    // as FILL, and the source stays readable
         EARLY,   // layers below S only; the source and the queries' attention to the cache stay readable
         RESUME,  // layers from S on only, from given source rows
+        HOLD,    // as EARLY, without the attention
+        LATE,    // as RESUME, late layers write their caches from maps
     };
 
     kind                        what   = NONE;
     int32_t                     split  = 0;
     llama_ridgefill_target      target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
-    const ridgefill_maps      * maps   = nullptr; // FILL, KEEP
-    const ridgefill_inputs    * inputs = nullptr; // EARLY, RESUME
+    const ridgefill_maps      * maps   = nullptr; // FILL, KEEP, LATE
+    const ridgefill_inputs    * inputs = nullptr; // EARLY, RESUME, LATE
     const std::vector<int32_t> * layers = nullptr; // CAPTURE: -1 or a layer
     struct ridgefill_outcome  * outcome = nullptr; // written by the pass, owned by the context
 
@@ -64,7 +66,7 @@ struct ridgefill_outcome {
     int         n_nodes_before = 0;
     int         n_nodes_after  = 0;
     std::vector<ggml_tensor *> captured; // CAPTURE: one per layer of the task
-    ggml_tensor *              source = nullptr; // KEEP, EARLY: the stream entering layer S
+    ggml_tensor *              source = nullptr; // KEEP, EARLY, HOLD: the stream entering layer S
     ridgefill_score_nodes      scores;   // EARLY
 };
 

@@ -8,12 +8,17 @@
 #include "llama-context.h"
 #include "llama-impl.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid.h"
+#include "llama-memory-recurrent.h"
 
 #include <algorithm>
 #include <map>
 
 // Kept rows may take this much host memory per prompt; a longer prompt keeps them as F16, a still longer one runs exact.
 static constexpr size_t KEEP_BUDGET = 1024ull * 1024 * 1024;
+
+// Where the late part runs in order, filled and exact rows take turns in ubatches of at least so many rows.
+static constexpr llama_pos SEGMENT = 64;
 
 size_t ridgefill_prompt_quality::n_bulk() const {
     size_t n = rows.size(); // the tail is short and comes last
@@ -23,7 +28,12 @@ size_t ridgefill_prompt_quality::n_bulk() const {
     return n;
 }
 
-std::vector<llama_pos> ridgefill_prompt_quality::choose(const std::vector<float> * table) const {
+float ridgefill_prompt_quality::filled_share() const {
+    const size_t n = n_bulk();
+    return n > 0 ? (float) (n - chosen.size()) / (float) n : 1.0f;
+}
+
+void ridgefill_prompt_quality::choose(const std::vector<float> * table, llama_pos block) {
     const size_t n = n_bulk();
     std::vector<llama_pos>   pos  (n);
     std::vector<llama_token> token(n);
@@ -31,11 +41,10 @@ std::vector<llama_pos> ridgefill_prompt_quality::choose(const std::vector<float>
         pos  [i] = rows.pos_at(i);
         token[i] = rows.token_at(i);
     }
-    std::vector<llama_pos> res;
-    for (const uint32_t r : ridgefill_select(select, share, pos, token, scores, table)) {
-        res.push_back(pos[r]);
+    chosen.clear();
+    for (const uint32_t r : ridgefill_select(select, share, pos, token, scores, table, block)) {
+        chosen.push_back(pos[r]);
     }
-    return res;
 }
 
 //
@@ -71,6 +80,15 @@ std::unique_ptr<ridgefill_prompt_quality> llama_ridgefill_context::start_quality
     const int32_t width = projector->maps.n_in;
     q->rows.start(width, n_rows * ridgefill_rows::bytes_per_row(width, false) > KEEP_BUDGET);
     return q;
+}
+
+void llama_ridgefill_context::find_caches(llama_memory_i * memory) {
+    const auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory);
+    cache     = hybrid ? hybrid->get_mem_attn() : dynamic_cast<const llama_kv_cache *>(memory);
+    recurrent = hybrid ? hybrid->get_mem_recr() : nullptr;
+    if (recurrent && recurrent->n_rs_seq > 0) {
+        cache = nullptr; // snapshots of the last rows' states would mix both halves
+    }
 }
 
 ridgefill_prompt_quality * llama_ridgefill_context::quality_of(llama_seq_id seq) {
@@ -207,12 +225,21 @@ llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & 
 }
 
 bool ridgefill_is_placed(const llama_ubatch & ubatch) {
-    return ubatch.data && ubatch.data->row_class == llama_ridgefill_context::RESUME;
+    return ubatch.data && (ubatch.data->row_class == llama_ridgefill_context::RESUME ||
+                           ubatch.data->row_class == llama_ridgefill_context::LATE);
 }
 
 //
 // the decode in parts
 //
+
+// The rows of a sequence from pos on come again: the memory's own count of positions goes back, its states stay.
+static void ridgefill_rewind(llama_memory_recurrent & recurrent, llama_seq_id seq, llama_pos pos) {
+    const int32_t tail = recurrent.cells[seq].tail;
+    if (tail >= 0) {
+        recurrent.cells[tail].pos = pos - 1;
+    }
+}
 
 namespace {
 
@@ -291,10 +318,18 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         if (rc || !p.complete) {
             continue;
         }
-        const ridgefill_prompt_quality & q = *ridgefill->quality_of(seq);
+        ridgefill_prompt_quality & q = *ridgefill->quality_of(seq);
         const auto & table = ridgefill->projector->score;
-        std::vector<llama_pos> again = q.choose(table.empty() ? nullptr : &table);
-        const int32_t n_selected = (int32_t) again.size();
+        q.choose(table.empty() ? nullptr : &table, ridgefill->recurrent ? SEGMENT : 1);
+        std::vector<llama_pos> again = q.chosen;
+        if (ridgefill->recurrent) {
+            again.clear();
+            for (size_t i = 0; i < q.n_bulk(); ++i) {
+                again.push_back(q.rows.pos_at(i));
+            }
+            ridgefill_rewind(*ridgefill->recurrent, seq, again.front());
+        }
+        // of the tail: what earlier batches brought
         for (size_t i = q.n_bulk(); i < q.rows.size() && q.rows.pos_at(i) < p.pos_first; ++i) {
             again.push_back(q.rows.pos_at(i));
         }
@@ -310,7 +345,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
             rc = run(rows, llama_ridgefill_context::SECOND_HALF);
         }
         if (!rc) {
-            ridgefill->count_selected(seq, n_selected);
+            ridgefill->count_selected(seq, (int32_t) q.chosen.size());
         }
     }
 
@@ -325,7 +360,10 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
 
     if (rc) {
         for (auto & [seq, p] : prompts) {
-            memory->seq_rm(seq, p.pos_first, -1);
+            // a state cannot go back; then nothing of the sequence is left
+            if (!memory->seq_rm(seq, p.pos_first, -1)) {
+                memory->seq_rm(seq, -1, -1);
+            }
             ridgefill->restore(seq, *p.before, memory->seq_pos_max(seq));
         }
         return rc;

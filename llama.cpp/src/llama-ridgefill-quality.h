@@ -7,12 +7,14 @@
 //   selected rows   layers S.. from their h_S, in order, over the cells they already have
 //   tail rows       layers S.. likewise; they give the prompt's outputs
 //
-// Nothing in the bulk depends on late caches, so the selection may wait for the end of the prompt.
+// Nothing in the bulk depends on late KV caches, so the selection may wait for the end of the prompt. A recurrent layer's
+// state does depend on all rows before it, so there the bulk's late part waits too: bulk rows run layers 0..S-1 first, and
+// behind the selection all of them pass the late layers in order, filled and exact rows by turns.
 
 #include "llama-ridgefill-rows.h"
 #include "llama-ridgefill-select.h"
 
-#include <memory>
+#include <algorithm>
 #include <vector>
 
 struct ridgefill_prompt_quality {
@@ -25,9 +27,15 @@ struct ridgefill_prompt_quality {
     ridgefill_rows   rows;   // kept bulk rows, then tail rows
     ridgefill_scores scores; // of the bulk rows
 
+    std::vector<llama_pos> chosen; // bulk rows to run exactly, ascending
+    bool is_chosen(llama_pos pos) const { return std::binary_search(chosen.begin(), chosen.end(), pos); }
+
+    // The part of the bulk that stays filled: so much of the state's error is left to correct.
+    float filled_share() const;
+
     // Number of kept rows below bulk_end.
     size_t n_bulk() const;
 
-    // Positions of the rows to run exactly, ascending. table: the side file's scores or nullptr.
-    std::vector<llama_pos> choose(const std::vector<float> * table) const;
+    // Chooses them. table: the side file's scores or nullptr. block: attention chooses so many neighbours at once.
+    void choose(const std::vector<float> * table, llama_pos block);
 };

@@ -121,7 +121,7 @@ bool ridgefill_rewrite(
         ridgefill_rewrite_stats & stats,
         std::string & reason,
         const std::function<bool(const ggml_tensor *)> & must_go,
-        const ridgefill_part & part) {
+        const ridgefill_section & part) {
     const std::vector<ggml_tensor *> nodes(gf->nodes, gf->nodes + gf->n_nodes);
     const std::vector<ggml_tensor *> leafs(gf->leafs, gf->leafs + gf->n_leafs);
 
@@ -167,9 +167,9 @@ bool ridgefill_rewrite(
         }
     }
 
-    const tensor_set after = part.what == ridgefill_part::ALL ? tensor_set() : find_dependents(nodes, part.source);
+    const tensor_set after = part.what == ridgefill_section::ALL ? tensor_set() : find_dependents(nodes, part.source);
     const auto in_part = [&](const ggml_tensor * n) {
-        return part.what == ridgefill_part::ALL || (part.what == ridgefill_part::AFTER) == (after.count(n) > 0);
+        return part.what == ridgefill_section::ALL || (part.what == ridgefill_section::AFTER) == (after.count(n) > 0);
     };
 
     tensor_set needed;

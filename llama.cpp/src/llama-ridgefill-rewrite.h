@@ -15,7 +15,7 @@ struct ridgefill_redirect {
 };
 
 // Which part of a graph stays: all of it, what comes before `source` (does not depend on it), or what comes after.
-struct ridgefill_part {
+struct ridgefill_section {
     enum which { ALL, BEFORE, AFTER };
 
     which               what   = ALL;
@@ -47,7 +47,7 @@ bool ridgefill_rewrite(
         ridgefill_rewrite_stats & stats,
         std::string & reason,
         const std::function<bool(const ggml_tensor *)> & must_go = {},
-        const ridgefill_part & part = {});
+        const ridgefill_section & part = {});
 
 // Every source and viewed tensor of a node comes earlier in the graph, and no target is used. Returns false with the
 // offending node's name in reason.

@@ -11,7 +11,8 @@
 namespace {
 
 constexpr int64_t MAX_BYTES  = 64ll * 1024 * 1024; // of one chunk's attention weights
-constexpr int64_t MAX_CHUNKS = 16;
+constexpr int64_t MAX_CHUNKS = 14;
+constexpr int64_t QUERY_STEP = 4;
 
 // What a layer attends with: either the weights themselves, or the operands of its fused attention.
 struct attention {
@@ -38,24 +39,43 @@ attention find_attention(llm_graph_result & res, int il) {
     return found;
 }
 
-ggml_tensor * rows_of(ggml_context * ctx, ggml_tensor * t, int64_t begin, int64_t n) {
-    return ggml_view_4d(ctx, t, t->ne[0], n, t->ne[2], t->ne[3], t->nb[1], t->nb[2], t->nb[3], (size_t) begin * t->nb[1]);
+// Some of a ubatch's rows: n of them from `begin` on, every step-th.
+struct run {
+    int64_t begin, n, step;
+};
+
+ggml_tensor * rows_of(ggml_context * ctx, ggml_tensor * t, const run & r) {
+    return ggml_view_4d(ctx, t, t->ne[0], r.n, t->ne[2], t->ne[3], t->nb[1] * r.step, t->nb[2], t->nb[3], r.begin * t->nb[1]);
+}
+
+// The rows to score: the whole tail speaks through every fourth of its queries, the question through all of its own.
+// Chunks keep the attention weights small.
+std::vector<run> runs_of(int64_t n_rows, int64_t n_max) {
+    std::vector<run> res;
+    const int64_t n_question = std::min<int64_t>(n_rows, RIDGEFILL_N_QUESTION);
+    const int64_t n_others   = (n_rows - n_question + QUERY_STEP - 1) / QUERY_STEP;
+    for (int64_t i = 0; i < n_others; i += n_max) {
+        res.push_back({ i * QUERY_STEP, std::min(n_max, n_others - i), QUERY_STEP });
+    }
+    res.push_back({ n_rows - n_question, n_question, 1 });
+    return res;
 }
 
 // soft_max(K q) of some rows, as the fused op computes it before it multiplies with V
-ggml_tensor * unfused(ggml_context * ctx, ggml_tensor * fa, int64_t begin, int64_t n) {
+ggml_tensor * unfused(ggml_context * ctx, ggml_tensor * fa, const run & r) {
     float scale, max_bias, softcap;
     memcpy(&scale,    (const float *) fa->op_params + 0, sizeof(float));
     memcpy(&max_bias, (const float *) fa->op_params + 1, sizeof(float));
     memcpy(&softcap,  (const float *) fa->op_params + 2, sizeof(float));
 
-    ggml_tensor * kq = ggml_mul_mat(ctx, fa->src[1], rows_of(ctx, fa->src[0], begin, n));
+    ggml_tensor * kq = ggml_mul_mat(ctx, fa->src[1], rows_of(ctx, fa->src[0], r));
     ggml_prec_set_acc(kq, GGML_PREC_F32);
     if (softcap != 0.0f) {
         kq = ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, kq, scale / softcap)), softcap);
         scale = 1.0f;
     }
-    kq = ggml_soft_max_ext(ctx, kq, fa->src[3] ? rows_of(ctx, fa->src[3], begin, n) : nullptr, scale, max_bias);
+    ggml_tensor * mask = fa->src[3] ? rows_of(ctx, fa->src[3], r) : nullptr;
+    kq = ggml_soft_max_ext(ctx, kq, mask && r.step > 1 ? ggml_cont(ctx, mask) : mask, scale, max_bias);
     ggml_soft_max_add_sinks(kq, fa->src[4]);
     return kq;
 }
@@ -85,14 +105,13 @@ ridgefill_score_nodes ridgefill_build_scores(llm_graph_result & res, int split) 
             ggml_set_input(out.weights);
         }
 
-        const int64_t fit = std::max<int64_t>(1, MAX_BYTES / (n_kv * n_head * (int64_t) sizeof(float)));
-        const int64_t n   = att.weights ? n_rows : std::max(fit, (n_rows + MAX_CHUNKS - 1) / MAX_CHUNKS);
+        const int64_t fit   = MAX_BYTES / (n_kv * n_head * (int64_t) sizeof(float));
+        const int64_t least = n_rows / (QUERY_STEP * MAX_CHUNKS) + 1; // a long context may take more bytes, not more nodes
 
         ggml_tensor * sum = nullptr;
-        for (int64_t begin = 0; begin < n_rows; begin += n) {
-            const int64_t n_cur = std::min(n, n_rows - begin);
-            ggml_tensor * p = att.weights ? att.weights : unfused(ctx, att.fused, begin, n_cur);
-            ggml_tensor * s = ggml_out_prod(ctx, p, rows_of(ctx, out.weights, begin, n_cur));
+        for (const run & r : runs_of(n_rows, std::max(fit, least))) {
+            ggml_tensor * p = att.weights ? rows_of(ctx, att.weights, r) : unfused(ctx, att.fused, r);
+            ggml_tensor * s = ggml_out_prod(ctx, p, rows_of(ctx, out.weights, r));
             sum = sum ? ggml_add(ctx, sum, s) : s;
         }
         ggml_format_name(sum, "ridgefill-score-%d", il);

@@ -43,7 +43,8 @@ bool llama_context::ridgefill_reserve(uint32_t n_tokens, uint32_t n_seqs, const 
     };
     ridgefill->can_resume = ridgefill->cache != nullptr;
     if (ridgefill->cache) {
-        for (const auto cls : { llama_ridgefill_context::EARLY, llama_ridgefill_context::RESUME }) {
+        using rf = llama_ridgefill_context;
+        for (const auto cls : { rf::EARLY, rf::RESUME, rf::LATE }) {
             if (!reserve(cls)) {
                 return false;
             }
@@ -209,7 +210,7 @@ bool llama_ridgefill_attach(
 
     llama_ridgefill_context & rf = state_of(ctx);
     rf.attach(projector, params);
-    rf.cache = dynamic_cast<const llama_kv_cache *>(ctx->get_memory());
+    rf.find_caches(ctx->get_memory());
 
     try {
         ctx->ridgefill_changed(); // builds a fill graph, which tries the pass

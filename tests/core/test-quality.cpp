@@ -28,7 +28,7 @@ struct fixture {
         return c;
     }
 
-    explicit fixture(const bench & b, const setup & s = {}) : b(b), s(s), ctx(make_context(b.model, s)), o(b.model, widths(b), 32) {
+    explicit fixture(const bench & b, const setup & s = {}, const prompt & p = {}) : b(b), p(p), s(s), ctx(make_context(b.model, s)), o(b.model, widths(b), 32) {
         o.set_zero(1);
         char err[256] = "";
         CHECK(llama_ridgefill_attach(ctx.get(), &o.projector, p.params(LLAMA_RIDGEFILL_MODE_SPEED), err, sizeof(err)), "%s", err);
@@ -76,9 +76,9 @@ steps last_only(steps all, int n_prompt) {
     return all;
 }
 
-void test_bounds(const bench & b, const setup & s) {
+void test_bounds(const bench & b, const setup & s, const prompt & p = {}) {
     check::begin("none equals speed, all equals exact: " + s.name);
-    fixture f(b, s);
+    fixture f(b, s, p);
     const steps all = f.p.make(b.model);
     const auto speed = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_SPEED));
     const auto plumb = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_PLUMB));
@@ -94,6 +94,35 @@ void test_bounds(const bench & b, const setup & s) {
 
     const auto whole = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 1.0f));
     equal(plumb, whole, "attention, share 1");
+}
+
+// Late states depend on all rows before them: filled and exact rows pass them in order, in runs of 64 positions.
+void test_hybrid() {
+    bench b;
+    b.owner = make_tiny_hybrid();
+    b.model = b.owner.get();
+    b.n_layer = llama_model_n_layer(b.model);
+    prompt p;
+    p.n_bulk = 4 * 64 - p.n_head; // a bulk ends at a multiple of 64 here
+    setup s;
+    s.name = "hybrid";
+    s.n_ctx = 512;
+    test_bounds(b, s, p);
+
+    check::begin("hybrid, a share");
+    fixture f(b, s, p);
+    const steps all = p.make(b.model);
+    const auto plumb = f.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_PLUMB));
+    const auto speed = f.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_SPEED));
+    const auto some = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f));
+    const auto c = f.counts();
+    // whole runs: 112 to 128 of the 240 rows, the first run has only 48
+    CHECK(c.n_selected >= 112 && c.n_selected <= 128 && c.n_filled == p.n_bulk - c.n_selected, "selected %d filled %d", c.n_selected, c.n_filled);
+    CHECK(difference(plumb, some) > 0 && difference(speed, some) > 0);
+
+    f.o.projector.score.assign(256, -INFINITY);
+    const auto none = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_CLASS, 1.0f));
+    equal(speed, none, "score_none");
 }
 
 void test_share(const bench & b) {
@@ -257,6 +286,9 @@ int main(int argc, char ** argv) {
             s.kv = kv;
             test_bounds(b, s);
         }
+    }
+    if (b.tiny) {
+        test_hybrid();
     }
     test_share(b);
     test_cuts(b);
