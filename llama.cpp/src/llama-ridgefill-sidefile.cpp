@@ -238,6 +238,9 @@ private:
         if (n_vocab == 0) {
             warn("vocab-unchecked", "the file has no vocabulary size");
         }
+        if (!kinds && !base.layer_kinds.empty()) {
+            warn("kinds-unchecked", "the file does not say which layers are recurrent");
+        }
         return n_embd;
     }
 

@@ -18,7 +18,7 @@ from ridgefill_cpp.layout import Base
 from ridgefill_cpp.sidefile import open_sidefile
 from synthetic import N_IN, SyntheticRows
 
-BASE = Base("llama", 8, N_IN, 256, "toy", "ab" * 32)
+BASE = Base("llama", 8, N_IN, 256, "toy", "ab" * 32, "a" * 8)
 SETTINGS = Settings(split=4, context=200, held_rows=300)
 
 

@@ -20,7 +20,7 @@ from ridgefill_cpp.sidefile import header_keys, open_sidefile, write_sidefile
 from toys import toy_folder, toy_model
 
 FORMAT = Path(__file__).resolve().parents[2] / "docs" / "format.md"
-BASE = Base("llama", 5, 160, 100, "toy", "ab" * 32)
+BASE = Base("llama", 5, 160, 100, "toy", "ab" * 32, "aaaaa")
 HEADER = Header(BASE, 2, 160, 160, "layer_input", "i8", (3, 4))
 
 
@@ -91,6 +91,7 @@ def test_optional_map_of_the_split_layer(tmp_path: Path) -> None:
         ({"ridgefill.base.vocab_size": ("u32", 101)}, "base-vocab"),
         ({"ridgefill.base.tokenizer_sha256": ("str", "cd" * 32)}, "tokenizer"),
         ({"ridgefill.base.tokenizer_sha256": ("str", "ab")}, "tokenizer"),
+        ({"ridgefill.base.layer_kinds": ("str", "aaara")}, "layer-kinds"),
         ({"ridgefill.split": ("u32", 0)}, "split-range"),
         ({"ridgefill.split": ("u32", 5)}, "split-range"),
         ({"ridgefill.split": ("u32", 600)}, "split-range"),
@@ -171,9 +172,14 @@ def test_state_order(tmp_path: Path) -> None:
 
 def test_warnings(tmp_path: Path) -> None:
     drop = {"ridgefill.base.tokenizer_sha256": None, "ridgefill.base.vocab_size": None}
-    drop["ridgefill.base.name"] = ("str", "another\x1b[31m")
+    drop |= {"ridgefill.base.layer_kinds": None, "ridgefill.base.name": ("str", "another\x1b[31m")}
     side = open_sidefile(write(tmp_path / "s.gguf", drop), BASE)
-    assert [w.split(":")[0] for w in side.warnings] == ["base-name", "tokenizer-unchecked", "vocab-unchecked"]
+    assert [w.split(":")[0] for w in side.warnings] == [
+        "base-name",
+        "tokenizer-unchecked",
+        "vocab-unchecked",
+        "kinds-unchecked",
+    ]
     assert all(w.isprintable() for w in side.warnings)
 
 
