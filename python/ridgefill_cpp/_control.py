@@ -39,6 +39,7 @@ class Control:
         self.ctx = ctx
         self.projector = projector
         self.defaults = params
+        self.refused: str | None = None  # why the side file was, when the object serves exactly instead
         self.exact_because = ""  # why every row is exact whatever the mode: its outputs are visible, or a LoRA is on
         self._call = Call()
         self._new_prompt = False
@@ -207,7 +208,7 @@ class Control:
     def status(self) -> RidgefillStatus:
         params, projector = self.defaults, self.projector
         if projector is None:
-            return RidgefillStatus("off", params.n_tail, params.n_head, params.n_min_bulk)
+            return RidgefillStatus("off", params.n_tail, params.n_head, params.n_min_bulk, refused=self.refused)
         return RidgefillStatus(
             mode=mode_name(params.mode),
             tail=params.n_tail,
@@ -222,6 +223,7 @@ class Control:
             native=projector.native,
             share=round(params.share, 6),  # a float of the C API
             select=_capi.SELECTS[params.select],
+            warnings=projector.warnings,
             last=read_counts(self.ctx),
         )
 

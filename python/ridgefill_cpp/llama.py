@@ -217,6 +217,7 @@ class Llama(_BaseLlama):
                 self.close()
                 raise
             detach(context.ctx)
+            self._control.refused = str(error)
             warnings.warn(f"ridgefill: serving exactly: {error}", RuntimeWarning, stacklevel=3)
             return
         self._control = Control(context.ctx, projector, params)

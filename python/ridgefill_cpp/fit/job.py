@@ -26,6 +26,7 @@ from .ridge import RidgeSums
 from .texts import Document
 
 F32 = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]  # four bytes a token: the windows of all texts are kept
 CHECKPOINT_EVERY = 20.0  # seconds, or
 CHECKPOINT_COST = 20.0  # times what the last checkpoint took, whichever is longer
 MIN_ROWS = 32  # rows of a window that are worth a decode
@@ -43,7 +44,7 @@ class Rows(Protocol):
     def frame(self) -> tuple[list[int], list[int]]: ...
     @property
     def chat_frame(self) -> tuple[list[int], list[int]]: ...
-    def run(self, ids: Sequence[int]) -> tuple[F32, list[F32]]: ...
+    def run(self, ids: Ids) -> tuple[F32, list[F32]]: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Settings:
 @dataclass(frozen=True)
 class Window:
     kind: str  # "raw" or "chat"
-    ids: tuple[int, ...]
+    ids: Ids
 
 
 @dataclass
@@ -163,9 +164,9 @@ class Job:
         frames = {kind: self.rows.chat_frame if kind == "chat" else self.rows.frame for kind in self.kinds}
         windows = []
         for document in documents:
-            ids = self.rows.tokenize(document.text)
+            ids = np.array(self.rows.tokenize(document.text), np.int32)
             for kind in self.kinds:
-                before, after = frames[kind]
+                before, after = (np.array(part, np.int32) for part in frames[kind])
                 size = self.settings.context - len(before) - len(after)
                 if size < MIN_ROWS:
                     what = f"{len(before) + len(after)} tokens of chat template"
@@ -173,7 +174,7 @@ class Job:
                         "context", document.name, "context", what, f"at most {self.settings.context - MIN_ROWS}"
                     )
                 for begin in range(0, len(ids), size):
-                    window = Window(kind, (*before, *ids[begin : begin + size], *after))
+                    window = Window(kind, np.concatenate([before, ids[begin : begin + size], after]))
                     if len(window.ids) - self.settings.head >= MIN_ROWS:
                         windows.append(window)
         return windows
@@ -223,7 +224,10 @@ class Job:
         if args.is_file():
             self._same_identity(args)
         else:
-            args.write_text(json.dumps(self.identity, indent=1) + "\n")
+            # renamed into place: a process may be killed at any point
+            temporary = args.with_name("fit.json.part")
+            temporary.write_text(json.dumps(self.identity, indent=1) + "\n")
+            os.replace(temporary, args)
         if not state.is_file():
             return 0
         try:
