@@ -15,7 +15,7 @@ from ridgefill_cpp.errors import RidgefillError
 from ridgefill_cpp.gguf_reader import read_gguf
 from ridgefill_cpp.gguf_types import BF16, F32, I8
 from ridgefill_cpp.gguf_writer import Key, Tensor, write_gguf
-from ridgefill_cpp.layout import Base, Header
+from ridgefill_cpp.layout import Base, Credit, Fit, Header
 from ridgefill_cpp.sidefile import header_keys, open_sidefile, write_sidefile
 from toys import toy_folder, toy_model
 
@@ -314,6 +314,19 @@ def test_reads_models(tmp_path: Path) -> None:
     model = read_gguf(tmp_path / "m.gguf", model=True)
     assert len(model.keys["t"].data) == 70000 and model.keys["f"].data.tolist() == [0.5]
     assert model.tensors["w.weight"].ne == (8, 4)
+
+
+def test_every_key_is_documented() -> None:
+    """The keys that the writer can write are those of docs/format.md."""
+    fit = Fit(1, 1, (3,), (0.1,), (0.1,), (0.1,), (0.1,), "ab" * 32, 1, 1, "zero", 1, 1, 0.5)
+    credit = Credit("a", "b", "c", "d")
+    full = replace(HEADER, fit=fit, credit=credit, head_order="tiled", anchors=("a b",), encodings=("a b",), manifest="{}")
+    written = {key.name for key in header_keys(full)}
+    table = FORMAT.read_text().split("## Keys")[1].split("## Tensors")[0]
+    documented = {
+        key for line in re.findall(r"^\|(.*?)\|", table, re.M) for key in re.findall("`([a-z0-9_.]+)`", line)
+    }
+    assert written == documented
 
 
 def test_every_code_is_documented() -> None:
