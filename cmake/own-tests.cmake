@@ -37,7 +37,7 @@ if(RIDGEFILL_HAS_SANITIZERS)
     target_compile_options(${target} PRIVATE ${sanitize} -O1 -g -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE ${sanitize})
     target_include_directories(${target} PRIVATE
-        "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/llama.cpp/src" "${upstream}/vendor")
+        "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/llama.cpp/src" "${upstream}/vendor" "${upstream}/vendor/hash")
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
     file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/sanitized") # its own place for the file that the test damages
     add_test(NAME sidefile/test-sidefile-sanitized COMMAND ${target} WORKING_DIRECTORY "${CMAKE_BINARY_DIR}/sanitized")

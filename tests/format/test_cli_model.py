@@ -1,4 +1,4 @@
-"""The commands that run a model, as snapshots: output with every number masked, errors, exit status. Needs the build."""
+"""The commands that run a model, as snapshots: output with numbers masked, errors, exit status. Needs the build."""
 
 from __future__ import annotations
 

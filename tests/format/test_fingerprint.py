@@ -111,7 +111,10 @@ def test_published_facts_refuse(tmp_path: Path, changes: dict, code: str) -> Non
 def test_nothing_passes_unsaid(tmp_path: Path) -> None:
     """What a published folder or a side file cannot be held against is named, each with a code of its own."""
     model = {"arch_id": "qwen4exp", "name": "other", "meta": {"n_layers": "4", "rope": "1"}, "vocab_sha256": "0" * 64}
-    model |= {"encodings": {"blk.1.ssm_inz.weight": "i8*bf16[1x128]"}, "anchors": {"blk.1.attn_hc_norm.weight": "0" * 64}}
+    model |= {
+        "encodings": {"blk.1.ssm_inz.weight": "i8*bf16[1x128]"},
+        "anchors": {"blk.1.attn_hc_norm.weight": "0" * 64},
+    }
     folder = toy_folder(tmp_path / "f", model=model, layers={"2": "late", "3": "late"})
     found = convert(folder, tmp_path / "a.gguf", Options(base=toy_model(tmp_path / "m.gguf")))
     assert [w.split(":")[0] for w in found] == [
@@ -129,7 +132,9 @@ def test_nothing_passes_unsaid(tmp_path: Path) -> None:
     convert(folder, tmp_path / "c.gguf", Options())
     plain = toy_model(tmp_path / "p.gguf", qwen4exp__full_attention_interval=None)
     for path in (tmp_path / "m.gguf", plain):
-        codes = [w.split(":")[0] for w in open_sidefile(tmp_path / "c.gguf", model=read_gguf(path, model=True)).warnings]
+        codes = [
+            w.split(":")[0] for w in open_sidefile(tmp_path / "c.gguf", model=read_gguf(path, model=True)).warnings
+        ]
         assert codes == [
             "base-name",
             "tokenizer-unchecked",

@@ -320,12 +320,12 @@ def test_every_key_is_documented() -> None:
     """The keys that the writer can write are those of docs/format.md."""
     fit = Fit(1, 1, (3,), (0.1,), (0.1,), (0.1,), (0.1,), "ab" * 32, 1, 1, "zero", 1, 1, 0.5)
     credit = Credit("a", "b", "c", "d")
-    full = replace(HEADER, fit=fit, credit=credit, head_order="tiled", anchors=("a b",), encodings=("a b",), manifest="{}")
+    full = replace(
+        HEADER, fit=fit, credit=credit, head_order="tiled", anchors=("a b",), encodings=("a b",), manifest="{}"
+    )
     written = {key.name for key in header_keys(full)}
     table = FORMAT.read_text().split("## Keys")[1].split("## Tensors")[0]
-    documented = {
-        key for line in re.findall(r"^\|(.*?)\|", table, re.M) for key in re.findall("`([a-z0-9_.]+)`", line)
-    }
+    documented = {key for line in re.findall(r"^\|(.*?)\|", table, re.M) for key in re.findall("`([a-z0-9_.]+)`", line)}
     assert written == documented
 
 
