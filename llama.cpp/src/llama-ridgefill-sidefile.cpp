@@ -59,6 +59,7 @@ const struct { const char * key; value::kind_t kind; } OPTIONAL_KEYS[] = {
     { "ridgefill.fit.held_rows",    value::INT    },
     { "ridgefill.fit.dropped_rows", value::INT    },
     { "ridgefill.fit.chat_share",   value::FLOAT  },
+    { "ridgefill.fit.weights",      value::STRING },
     { "ridgefill.base.anchors",     value::STRINGS },
     { "ridgefill.base.encodings",   value::STRINGS },
     { HEAD_ORDER,                   value::STRING },

@@ -165,4 +165,5 @@ class KeyChecks:
             held_rows=one("held_rows", "int"),
             dropped_rows=one("dropped_rows", "int"),
             chat_share=one("chat_share", "float"),
+            weights=one("weights", "string") or "",
         )

@@ -147,7 +147,7 @@ CASES = {
     "eval-no-model": "eval -p good.gguf --stdlib",
     "eval-no-text": "eval -m model.gguf -p good.gguf",
     "eval-two-texts": "eval -m model.gguf -p good.gguf --stdlib -f page.html",
-    "eval-bad-mode": "eval -m model.gguf -p good.gguf --stdlib --modes fill,quality",
+    "eval-bad-mode": "eval -m model.gguf -p good.gguf --stdlib --modes fill,best",
     "eval-bad-tail": "eval -m model.gguf -p good.gguf --stdlib --tail 1",
     "eval-bad-docs": "eval -m model.gguf -p good.gguf --stdlib --docs 0",
     "eval-bad-tokens": "eval -m model.gguf -p good.gguf --stdlib --tokens 528",

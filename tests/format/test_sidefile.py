@@ -318,7 +318,7 @@ def test_reads_models(tmp_path: Path) -> None:
 
 def test_every_key_is_documented() -> None:
     """The keys that the writer can write are those of docs/format.md."""
-    fit = Fit(1, 1, (3,), (0.1,), (0.1,), (0.1,), (0.1,), "ab" * 32, 1, 1, "zero", 1, 1, 0.5)
+    fit = Fit(1, 1, (3,), (0.1,), (0.1,), (0.1,), (0.1,), "ab" * 32, 1, 1, "zero", 1, 1, 0.5, "bf16")
     credit = Credit("a", "b", "c", "d")
     full = replace(
         HEADER, fit=fit, credit=credit, head_order="tiled", anchors=("a b",), encodings=("a b",), manifest="{}"

@@ -95,14 +95,14 @@ struct file {
         return *this;
     }
 
-    // at most so many bytes before the data
+    // at most so many bytes in all
     size_t size() const {
         size_t n = 64 + alignment;
         for (const key & k : keys) {
             n += 12 + k.name.size() + k.value.size();
         }
         for (const tensor & t : tensors) {
-            n += 24 + t.name.size() + 8 * t.ne.size();
+            n += 24 + t.name.size() + 8 * t.ne.size() + t.data.size() + alignment;
         }
         return n;
     }
@@ -125,7 +125,7 @@ struct file {
             data.resize((data.size() + alignment - 1) / alignment * alignment, '\0');
         }
         res.resize((res.size() + alignment - 1) / alignment * alignment, '\0');
-        return res + data;
+        return res += data;
     }
 };
 

@@ -17,6 +17,7 @@ from .run import Choices, Report, finish, fit, fit_splits
 from .solve import LAMBDAS
 from .stdlib import stdlib_texts
 from .texts import load_documents, split_held_out
+from .weights import WEIGHTS
 
 __all__ = ["Choices", "Report", "Settings", "add_parser", "finish", "fit", "fit_splits", "run"]
 
@@ -113,6 +114,12 @@ def add_parser(subparsers: Any) -> None:
     add("--name", default="", help="name to store in the file")
     add("--author", default="", help="author to store in the file")
     add("--license", default="", help="licence to store in the file")
+    add(
+        "--weights",
+        choices=WEIGHTS,
+        default="auto",
+        help="run the model as it is, or a bf16 copy of it (default: auto, what is faster on this processor)",
+    )
     add("--threads", type=_count(0), default=0, metavar="N", help="CPU threads (default: 0, all usable)")
     add("-ngl", "--gpu-layers", type=_count(0), default=0, metavar="N", help="layers on the GPU (default: 0)")
     add("--json", action="store_true", help="print one JSON object")
@@ -180,6 +187,7 @@ def run(args: argparse.Namespace) -> int:
         held_rows=args.held_rows,
         chat_share=args.chat_share,
         seed=args.seed,
+        weights=args.weights,
     )
     choices = Choices(
         lambdas=args.lambdas,
