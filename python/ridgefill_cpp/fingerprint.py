@@ -87,7 +87,7 @@ def compare(manifest: dict[str, Any], manifest_path: Path, model: GgufFile) -> l
 def _compare_kinds(manifest: dict[str, Any], path: Path, kinds: str | None) -> list[str]:
     """The kinds of the late layers, which the manifest lists, against the model's."""
     listed = manifest.get("layers")
-    if not isinstance(listed, dict) or not set(listed.values()) & set(KINDS.values()):
+    if not isinstance(listed, dict) or not any(kind in KINDS.values() for kind in listed.values()):
         return ["kinds-unchecked: the manifest does not say which layers are recurrent"]
     if kinds is None:
         return ["kinds-unchecked: the model's keys do not say which layers are recurrent"]
