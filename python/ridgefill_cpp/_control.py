@@ -123,7 +123,8 @@ class Control:
         if begin < min(end, n_past) and not self._may_use_filled(mode := self._filled_mode()):
             raise ValueError(
                 f"ridgefill_mode: found {mode_name(self.params().mode)!r} after rows {begin}..{end - 1} that were "
-                f"filled, allowed {mode_name(mode)!r}\nhint: call reset() first, or pass the whole prompt with reset=True"
+                f"filled, allowed {mode_name(mode)!r}\n"
+                "hint: call reset() first, or pass the whole prompt with reset=True"
             )
 
     def before_eval(self, n_past: int, n_tokens: int) -> _capi.llama_ridgefill_plan | None:
@@ -163,7 +164,9 @@ class Control:
 
     def _set_filled(self, begin: int, end: int, mode: int) -> None:
         if self.active:
-            interval = _capi.llama_ridgefill_interval(begin, end, mode) if begin < end else _capi.llama_ridgefill_interval()
+            interval = (
+                _capi.llama_ridgefill_interval(begin, end, mode) if begin < end else _capi.llama_ridgefill_interval()
+            )
             _capi.llama_ridgefill_set_filled(self.ctx, _SEQ, interval)
 
     def mark(self, n_tokens: int) -> dict[str, Any]:

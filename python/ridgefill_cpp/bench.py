@@ -19,8 +19,8 @@ from typing import Any
 from .errors import RidgefillError, UsageError
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
-from .modes import parse_quality
 from .flops import Dims, dims_of, ratio_ideal
+from .modes import parse_quality
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from .errors import RidgefillError, UsageError
-from .modes import parse_dropped, parse_quality
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
+from .modes import parse_dropped, parse_quality
 
 # the default; besides: quality, quality:SELECT:SHARE, dropped:ROWS
 MODES = ("fill", "uncorrected", "identity", "dropped")
