@@ -20,7 +20,7 @@ from ridgefill_cpp.sidefile import header_keys, open_sidefile, write_sidefile
 from toys import toy_folder, toy_model
 
 FORMAT = Path(__file__).resolve().parents[2] / "docs" / "format.md"
-BASE = Base("llama", 5, 160, 100, "toy", "ab" * 32, "aaaaa")
+BASE = Base("llama", 5, 160, 100, "toy", "ab" * 32, "aaarr")
 HEADER = Header(BASE, 2, 160, 160, "layer_input", "i8", (3, 4))
 
 
@@ -166,8 +166,14 @@ def test_state_order(tmp_path: Path) -> None:
     assert open_sidefile(write(tmp_path / "s.gguf", keys, tensors)).states == (3,)
     bad = [*tensors[:-1], zeros(B3 + "state", F32, 4, 4, 2, fill=b"\0\0\x80\x7f")]
     assert refusal(write(tmp_path / "s.gguf", keys, bad)).code == "state-value"
+    kinds = {**keys, "ridgefill.base.layer_kinds": ("str", "aaaaa")}
+    assert refusal(write(tmp_path / "s.gguf", kinds, tensors), None).code == "state-layer"
     other = [*tensors, zeros("blk.4.ridgefill.state", F32, 4, 4, 3)]
     assert refusal(write(tmp_path / "s.gguf", keys, other)).code == "tensor-shape"
+
+
+def test_split_at_the_ngram_layer(tmp_path: Path) -> None:
+    assert refusal(write(tmp_path / "s.gguf"), replace(BASE, min_split=3)).code == "split-ngram"
 
 
 def test_warnings(tmp_path: Path) -> None:
