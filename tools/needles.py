@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 from ridgefill_cpp._arms import nll_of
 from ridgefill_cpp._projector import make_params
 from ridgefill_cpp._session import Session
@@ -91,7 +90,9 @@ def main() -> int:
             rows.append({"arm": arm, "items": len(items), "found": found, "nll": round(nll, 4)})
             print(f"{arm:24} found {found:3} of {len(items)}, answer {nll:.3f} nats per token", flush=True)
     if args.json:
-        args.json.write_text(json.dumps({"tokens": args.tokens, "tail": args.tail, "seed": args.seed, "arms": rows}, indent=1))
+        args.json.write_text(
+            json.dumps({"tokens": args.tokens, "tail": args.tail, "seed": args.seed, "arms": rows}, indent=1)
+        )
     return 0
 
 

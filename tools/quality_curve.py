@@ -4,8 +4,8 @@
 usage: quality_curve.py [--out docs/results/quality-curve.csv] [--tokens 4096] [--docs 10] [--reps 3]
 
 SmolLM2 with the demo's text. Loss: nats per token on the last 511 tokens of held-out documents of 2560 tokens, paired
-with an exact run. Ratio: time to the first token at --tokens, off over the arm, by turns, medians. "dropped:N": the last N
-of 2560 rows are the whole prompt; its ratio is that of dropping the same part of --tokens rows.
+with an exact run. Ratio: time to the first token at --tokens, off over the arm, by turns, medians. "dropped:N": the
+last N of 2560 rows are the whole prompt; its ratio is that of dropping the same part of --tokens rows.
 """
 
 from __future__ import annotations

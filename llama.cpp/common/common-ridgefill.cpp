@@ -173,9 +173,16 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
 // loading
 //
 
+static std::string refusal;
+
+const std::string & common_ridgefill_refusal() {
+    return refusal;
+}
+
 bool common_ridgefill_init(
     const common_params_ridgefill & params, const llama_model * model, llama_context * ctx, common_ridgefill_ptr & out
 ) {
+    refusal.clear();
     if (params.path.empty()) {
         return true;
     }
@@ -185,6 +192,7 @@ bool common_ridgefill_init(
 
     if (!out || !llama_ridgefill_attach(ctx, out.get(), params.params, err, sizeof(err))) {
         out.reset();
+        refusal = err;
         if (params.strict) {
             LOG_ERR("ridgefill: %s\n", err);
         } else {

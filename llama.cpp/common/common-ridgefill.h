@@ -40,6 +40,9 @@ bool common_ridgefill_init(
     const common_params_ridgefill & params, const llama_model * model, llama_context * ctx, common_ridgefill_ptr & out
 );
 
+// Why the last common_ridgefill_init of this process refused the side file, "<code>: ..."; empty when it did not.
+const std::string & common_ridgefill_refusal();
+
 // Announces rows [pos_begin, pos_end) of a prompt that a tool decodes itself. Runs it exactly where the tool moves or
 // stores rows on its own (session file, context shift, self-extend): nobody would carry the filled interval with them.
 void common_ridgefill_prompt(

@@ -107,6 +107,9 @@ LLAMA_API const char * llama_ridgefill_identity(const struct llama_ridgefill_pro
 LLAMA_API const char * llama_ridgefill_name    (const struct llama_ridgefill_projector * projector);
 // true when the maps run as the ridgefill op, false on the portable path (Q8_0 mul_mat + add)
 LLAMA_API bool llama_ridgefill_native          (const struct llama_ridgefill_projector * projector);
+// What differs from the model, or could not be compared, without refusing the file: "<code>: <file>: ...", codes as in
+// docs/format.md. NULL past the last one.
+LLAMA_API const char * llama_ridgefill_warning (const struct llama_ridgefill_projector * projector, size_t i);
 
 //
 // context

@@ -2,6 +2,7 @@
 
 #include "server-task.h"
 
+#include "common-ridgefill.h"
 #include "log.h"
 
 #include <algorithm>
@@ -286,9 +287,14 @@ bool server_ridgefill_covers(const server_ridgefill_marks & stored, const server
 json server_ridgefill_props(const llama_context * ctx) {
     const auto * projector = llama_ridgefill_attached(ctx);
     if (projector == nullptr) {
-        return nullptr;
+        const std::string & why = common_ridgefill_refusal();
+        return why.empty() ? json(nullptr) : json{{"refused", why}};
     }
     const auto params = llama_ridgefill_get_params(ctx);
+    json warnings = json::array();
+    for (size_t i = 0; const char * text = llama_ridgefill_warning(projector, i); i++) {
+        warnings.push_back(text);
+    }
     return {
         {"identity", llama_ridgefill_identity(projector)},
         {"name", llama_ridgefill_name(projector)},
@@ -300,5 +306,6 @@ json server_ridgefill_props(const llama_context * ctx) {
         {"tail", params.n_tail},
         {"head", params.n_head},
         {"min_bulk", params.n_min_bulk},
+        {"warnings", warnings},
     };
 }

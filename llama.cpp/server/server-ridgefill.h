@@ -99,5 +99,5 @@ int32_t server_ridgefill_cache_reuse(const llama_context * ctx, llama_seq_id seq
 // there; the stored one must have at least as many exact rows before its first filled row.
 bool server_ridgefill_covers(const server_ridgefill_marks & stored, const server_ridgefill_marks & other, size_t n);
 
-// For /props; null without a projector.
+// For /props: the projector with what the loader warned of; {"refused": why} when it was refused; null without one.
 json server_ridgefill_props(const llama_context * ctx);

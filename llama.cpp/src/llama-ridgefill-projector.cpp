@@ -41,9 +41,14 @@ std::string fingerprint_of(const llama_model & model, const std::string & name, 
     return hash_sha256_hex(data.data(), data.size());
 }
 
-// One warning when the model's norms (or encodings) are not those that the maps were made with; the file still loads.
+// One warning when the model's norms (or encodings) are not those that the maps were made with, or when the file does not
+// say; the file still loads.
 void check_fingerprints(const llama_model & model, ridgefill_sidefile & file, bool anchor) {
     const std::vector<std::string> & entries = anchor ? file.anchors : file.encodings;
+    if (entries.empty()) {
+        file.warnings.push_back(std::string(anchor ? "anchors" : "encodings") + "-unchecked: " + file.path +
+                ": the file has no fingerprints of " + (anchor ? "norms" : "tensor encodings"));
+    }
     size_t n_other = 0;
     std::string first;
     for (const std::string & entry : entries) {
@@ -245,6 +250,7 @@ llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, 
     proj->model      = &model;
     proj->name       = file.name;
     proj->identity   = ridgefill_sidefile_identity(path);
+    proj->warnings   = file.warnings;
     proj->split      = (int32_t) file.split;
     proj->target     = file.target == "block_input" ? LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT : LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
     proj->maps.n_in  = (int32_t) file.n_in;

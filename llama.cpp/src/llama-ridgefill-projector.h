@@ -43,6 +43,7 @@ struct llama_ridgefill_projector {
     llama_ridgefill_target  target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
     bool                    native = false;
     size_t                  size   = 0;
+    std::vector<std::string> warnings; // the loader's, "<code>: ..."
     ridgefill_maps          maps;
     std::vector<float>      score; // per token id, for selection by class; empty: the side file has none
     ridgefill_corrections   states;   // in host memory: used once per prompt

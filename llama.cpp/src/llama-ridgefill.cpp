@@ -191,6 +191,10 @@ bool llama_ridgefill_native(const struct llama_ridgefill_projector * projector) 
     return projector->native;
 }
 
+const char * llama_ridgefill_warning(const struct llama_ridgefill_projector * projector, size_t i) {
+    return i < projector->warnings.size() ? projector->warnings[i].c_str() : nullptr;
+}
+
 //
 // context
 //

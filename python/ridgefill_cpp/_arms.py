@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _capi
+from . import _capi, anchors
 from ._projector import Projector, make_params
 from ._session import Session
-from .base import base_of
-from .modes import parse_dropped, parse_quality
+from .base import base_of_gguf
+from .gguf_reader import GgufFile, read_gguf
 from .gguf_writer import Tensor
 from .int8 import f32_to_bf16, n_groups
 from .layout import Base, Credit, Header, layer_tensor, map_parts
+from .modes import parse_dropped, parse_quality
 from .sidefile import write_sidefile
 
 F32 = npt.NDArray[np.float32]
@@ -41,17 +43,17 @@ class Arms:
 
     def load(self, projectors: Mapping[str, str | os.PathLike[str]], modes: Sequence[str], folder: Path) -> None:
         """Loads the side files; those of the identity are written to `folder`, one for each split."""
-        base = base_of(self.session.model_path) if "identity" in modes else None
+        model = read_gguf(self.session.model_path, model=True) if "identity" in modes else None
         identities: dict[int, Projector] = {}
         for label, path in projectors.items():
             projector = self.session.load(path)
             for mode in modes:
                 if mode == "fill" or parse_quality(mode) or (mode == "uncorrected" and projector.n_states):
                     self.fills[label, mode] = projector
-            if base is not None:
+            if model is not None:
                 if projector.split not in identities:
                     file = folder / f"identity-{projector.split}.gguf"
-                    write_identity(file, base, projector.split)
+                    write_identity(file, base_of_gguf(model), projector.split, model)
                     identities[projector.split] = self.session.load(file)
                 self.fills[label, "identity"] = identities[projector.split]
         for mode in modes:
@@ -127,11 +129,17 @@ def nll_of(logits: F32, targets: Sequence[int]) -> tuple[F64, I64]:
     return nll, logits.argmax(axis=1).astype(np.int64)
 
 
-def write_identity(path: Path, base: Base, split: int) -> None:
-    """A side file whose maps are the identity: every late layer's input is the stream entering the split."""
+def write_identity(path: Path, base: Base, split: int, model: GgufFile | None = None) -> None:
+    """A side file whose maps are the identity: every late layer's input is the stream entering the split.
+
+    model: what its fingerprints are taken from; without it they stay unstated.
+    """
     n = base.embedding_length
     layers = tuple(range(split + 1, base.block_count))
     header = Header(base, split, n, n, "layer_input", "i8", layers, Credit(name=f"identity, split {split}"))
+    if model is not None:
+        norms, types = anchors.anchors(model, split), anchors.encodings(model, split, base.block_count)
+        header = replace(header, anchors=norms, encodings=types)
     values = {
         "codes": np.eye(n, dtype=np.int8),
         "scale": f32_to_bf16(np.ones((n, n_groups(n)), np.float32)),

@@ -244,6 +244,11 @@ def llama_ridgefill_name(projector: int, /) -> bytes: ...
 def llama_ridgefill_native(projector: int, /) -> bool: ...
 
 
+# LLAMA_API const char * llama_ridgefill_warning(const struct llama_ridgefill_projector * projector, size_t i);
+@_c("llama_ridgefill_warning", [c_void_p, c_size_t], c_char_p)
+def llama_ridgefill_warning(projector: int, i: int, /) -> bytes | None: ...
+
+
 # LLAMA_API bool llama_ridgefill_attach(
 #         struct llama_context * ctx, const struct llama_ridgefill_projector * projector,
 #         struct llama_ridgefill_params params, char * err, size_t err_len);

@@ -39,6 +39,7 @@ class Control:
         self.ctx = ctx
         self.projector = projector
         self.defaults = params
+        self.refused: str | None = None  # why the side file was, when the object serves exactly instead
         self.exact_because = ""  # why every row is exact whatever the mode: its outputs are visible, or a LoRA is on
         self._call = Call()
         self._new_prompt = False
@@ -122,7 +123,8 @@ class Control:
         if begin < min(end, n_past) and not self._may_use_filled(mode := self._filled_mode()):
             raise ValueError(
                 f"ridgefill_mode: found {mode_name(self.params().mode)!r} after rows {begin}..{end - 1} that were "
-                f"filled, allowed {mode_name(mode)!r}\nhint: call reset() first, or pass the whole prompt with reset=True"
+                f"filled, allowed {mode_name(mode)!r}\n"
+                "hint: call reset() first, or pass the whole prompt with reset=True"
             )
 
     def before_eval(self, n_past: int, n_tokens: int) -> _capi.llama_ridgefill_plan | None:
@@ -162,7 +164,9 @@ class Control:
 
     def _set_filled(self, begin: int, end: int, mode: int) -> None:
         if self.active:
-            interval = _capi.llama_ridgefill_interval(begin, end, mode) if begin < end else _capi.llama_ridgefill_interval()
+            interval = (
+                _capi.llama_ridgefill_interval(begin, end, mode) if begin < end else _capi.llama_ridgefill_interval()
+            )
             _capi.llama_ridgefill_set_filled(self.ctx, _SEQ, interval)
 
     def mark(self, n_tokens: int) -> dict[str, Any]:
@@ -207,7 +211,7 @@ class Control:
     def status(self) -> RidgefillStatus:
         params, projector = self.defaults, self.projector
         if projector is None:
-            return RidgefillStatus("off", params.n_tail, params.n_head, params.n_min_bulk)
+            return RidgefillStatus("off", params.n_tail, params.n_head, params.n_min_bulk, refused=self.refused)
         return RidgefillStatus(
             mode=mode_name(params.mode),
             tail=params.n_tail,
@@ -222,6 +226,7 @@ class Control:
             native=projector.native,
             share=round(params.share, 6),  # a float of the C API
             select=_capi.SELECTS[params.select],
+            warnings=projector.warnings,
             last=read_counts(self.ctx),
         )
 

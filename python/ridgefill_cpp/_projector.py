@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from itertools import count, takewhile
 from typing import Any
 
 from . import _capi
@@ -43,6 +44,8 @@ class Projector:
         self.size = int(_capi.llama_ridgefill_size(self._pointer))
         self.target = _capi.TARGETS[_capi.llama_ridgefill_target_of(self._pointer)]
         self.native = bool(_capi.llama_ridgefill_native(self._pointer))
+        texts = (_capi.llama_ridgefill_warning(self._pointer, i) for i in count())
+        self.warnings = tuple(map(_text, takewhile(lambda text: text is not None, texts)))
 
     def attach(self, ctx: Any, params: _capi.llama_ridgefill_params) -> None:
         """Attach to the llama_context `ctx` with its default parameters. RefusedError when it declines."""

@@ -113,7 +113,7 @@ class Session:
 
     def decode(
         self,
-        ids: Sequence[int],
+        ids: Sequence[int] | npt.NDArray[np.int32],
         outputs: range,
         cuts: Iterable[int] = (),
         params: Any = None,

@@ -35,4 +35,8 @@ class RidgefillStatus:
     native: bool | None = None
     share: float = 0.25
     select: str = "attention"
+    warnings: tuple[str, ...] = ()
+    """What differs from the model or could not be compared, each "<code>: ..." (docs/format.md)."""
+    refused: str | None = None
+    """Why the side file was refused, with ridgefill_strict=False; everything then runs exactly."""
     last: RidgefillCounts = RidgefillCounts()

@@ -62,7 +62,7 @@ def encodings(model: GgufFile, split: int, layers: int) -> tuple[str, ...]:
 
 
 def compare(header: Header, model: GgufFile) -> list[str]:
-    """Warnings for what differs between a side file's fingerprints and a model, one per kind."""
+    """Warnings for what differs between a side file's fingerprints and a model or is not there, one per kind."""
     layers = header.base.block_count
     rows = (
         ("base-anchors", "norms", header.anchors, anchors(model, header.split)),
@@ -71,6 +71,7 @@ def compare(header: Header, model: GgufFile) -> list[str]:
     warnings = []
     for code, what, ours, theirs in rows:
         if not ours:
+            warnings.append(f"{code.removeprefix('base-')}-unchecked: the file has no fingerprints of {what}")
             continue
         found = dict(entry.rpartition(" ")[::2] for entry in theirs)
         wanted = dict(entry.rpartition(" ")[::2] for entry in ours)

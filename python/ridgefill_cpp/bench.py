@@ -19,8 +19,8 @@ from typing import Any
 from .errors import RidgefillError, UsageError
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
-from .modes import parse_quality
 from .flops import Dims, dims_of, ratio_ideal
+from .modes import parse_quality
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,10 @@ def bench(
     modes: Sequence[str] = ("speed",),
     progress: Callable[[int, str, float], object] = lambda *_: None,
 ) -> list[Row]:
-    """One row per length and mode ("speed", "quality", "quality:SELECT:SHARE"). ValueError when the text has fewer tokens than the longest length, or nothing was filled."""
+    """One row per length and mode ("speed", "quality", "quality:SELECT:SHARE").
+
+    RidgefillError when the text has fewer tokens than the longest length, or nothing was filled.
+    """
     from ._projector import make_params
     from ._session import Session
 
@@ -101,7 +104,7 @@ def bench(
             t_stock = statistics.median(stock)
             for mode, counts in done.items():
                 chosen = counts.n_selected
-                ideal = dims and ratio_ideal(dims, n, tail, head, loaded.split, selected=chosen)
+                ideal = None if dims is None else ratio_ideal(dims, n, tail, head, loaded.split, selected=chosen)
                 t_fill = statistics.median(filled[mode])
                 rows.append(
                     Row(

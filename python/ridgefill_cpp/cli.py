@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -28,25 +27,15 @@ COMMANDS = {
 
 
 def build_parser() -> tuple[argparse.ArgumentParser, dict[str, str]]:
-    """The parser and the modules behind its subcommands; a module that is not there yet is left out."""
+    """The parser and the modules behind its subcommands."""
     description = "Make, fit and check RidgeFill side files for llama.cpp."
     parser = argparse.ArgumentParser(prog="ridgefill", description=description)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    modules = {}
-    for command, module in COMMANDS.items():
-        name = f"{__package__}.{module}"
-        if _exists(name):
-            importlib.import_module(name).add_parser(subparsers)
-            modules[command] = name
+    modules = {command: f"{__package__}.{module}" for command, module in COMMANDS.items()}
+    for name in modules.values():
+        importlib.import_module(name).add_parser(subparsers)
     return parser, modules
-
-
-def _exists(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def version() -> str:

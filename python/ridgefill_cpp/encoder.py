@@ -42,8 +42,8 @@ class Encoder:
         if source.scores:
             yield Tensor(SCORE, F32, source.scores["score"].shape, self._score)
         if source.has_final:
-            yield Tensor(FINAL_WEIGHT, BF16, (source.n_in, source.n_in), source.final_weight)
-            yield Tensor(FINAL_BIAS, F32, (source.n_in,), lambda: [source.final_bias()])
+            yield Tensor(FINAL_WEIGHT, BF16, (source.n_in, source.n_in), self._final_weight)
+            yield Tensor(FINAL_BIAS, F32, (source.n_in,), self._final_bias)
 
     def _part(self, layer: int, part: str) -> Iterator[Buffer]:
         if layer != self._layer:
@@ -119,6 +119,18 @@ class Encoder:
         if not (tables["score"] < np.inf).all():
             raise RidgefillError("score-value", self.source.path, "score", "NaN or +inf", "finite numbers and -inf")
         yield tables["score"]
+
+    def _final_weight(self) -> Iterator[Buffer]:
+        for rows in self.source.final_weight():
+            if ((rows & 0x7F80) == 0x7F80).any():
+                raise RidgefillError("weight-value", self.source.path, "final", "NaN or infinity", "finite numbers")
+            yield rows
+
+    def _final_bias(self) -> Iterator[Buffer]:
+        bias = self.source.final_bias()
+        if not np.isfinite(bias).all():
+            raise RidgefillError("bias-value", self.source.path, "final", "NaN or infinity", "finite numbers")
+        yield bias
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from .errors import RidgefillError, UsageError
-from .modes import parse_dropped, parse_quality
 from .fit.stdlib import stdlib_texts
 from .fit.texts import load_documents
+from .modes import parse_dropped, parse_quality
 
 # the default; besides: quality, quality:SELECT:SHARE, dropped:ROWS
 MODES = ("fill", "uncorrected", "identity", "dropped")
@@ -143,7 +143,8 @@ def run(args: argparse.Namespace) -> int:
         if mode not in MODES and parse_quality(mode) is None and parse_dropped(mode, args.tail) is None:
             allowed = f"{', '.join(MODES)}, quality, quality:SELECT:SHARE, dropped:ROWS"
             raise UsageError(f"--modes: found {mode!r}, allowed {allowed}")
-    for name, value, least in (("--tail", args.tail, 2), ("--head", args.head, 0), ("--docs", args.docs or 1, 1)):
+    docs = 1 if args.docs is None else args.docs
+    for name, value, least in (("--tail", args.tail, 2), ("--head", args.head, 0), ("--docs", docs, 1)):
         if value < least:
             raise UsageError(f"{name}: found {value}, allowed {least} or more")
     if args.tokens <= args.tail + args.head:

@@ -47,6 +47,9 @@ META: dict[str, Callable[[GgufFile, str], str]] = {
 }
 
 
+KINDS = {"a": "full_attn", "r": "recurrent"}  # letter of layer_kinds -> word of a manifest's `layers`
+
+
 def compare(manifest: dict[str, Any], manifest_path: Path, model: GgufFile) -> list[str]:
     """Refuses what differs with RidgefillError; returns a warning per fact that differs mildly or is not comparable."""
     block = manifest.get("model")
@@ -57,7 +60,8 @@ def compare(manifest: dict[str, Any], manifest_path: Path, model: GgufFile) -> l
     if not isinstance(meta, dict):
         raise RidgefillError("manifest", manifest_path, "model.meta", clean(meta), "an object of strings")
     warnings = []
-    _same(manifest_path, "base-architecture", "model.arch_id", block.get("arch_id", arch), arch)
+    for item, wanted in (("model.arch_id", block.get("arch_id", arch)), ("adapter", manifest.get("adapter", arch))):
+        _same(manifest_path, "base-architecture", item, wanted, arch)
     for key, wanted in meta.items():
         if key not in META:
             warnings.append(f"meta-unchecked: {clean(key)} has no counterpart in GGUF")
@@ -66,6 +70,7 @@ def compare(manifest: dict[str, Any], manifest_path: Path, model: GgufFile) -> l
         if key == "model_type":
             wanted = str(wanted).replace("_", "")
         _same(manifest_path, "base-meta", f"model.meta.{key}", wanted, found)
+    warnings += _compare_kinds(manifest, manifest_path, base_of_gguf(model).layer_kinds)
     vocabulary = block.get("vocab_sha256")
     if vocabulary and vocabulary != published_vocab_of(model):
         warnings.append("vocab-unchecked: the manifest's vocabulary hash covers another container's form of the texts")
@@ -77,6 +82,19 @@ def compare(manifest: dict[str, Any], manifest_path: Path, model: GgufFile) -> l
     if isinstance(name, str) and own and name != own:
         warnings.append(f"base-name: made for {clean(name)!r}, the model is {clean(own)!r}")
     return warnings
+
+
+def _compare_kinds(manifest: dict[str, Any], path: Path, kinds: str | None) -> list[str]:
+    """The kinds of the late layers, which the manifest lists, against the model's."""
+    listed = manifest.get("layers")
+    if not isinstance(listed, dict) or not any(kind in KINDS.values() for kind in listed.values()):
+        return ["kinds-unchecked: the manifest does not say which layers are recurrent"]
+    if kinds is None:
+        return ["kinds-unchecked: the model's keys do not say which layers are recurrent"]
+    for layer, kind in listed.items():
+        if layer.isdecimal() and int(layer) < len(kinds):
+            _same(path, "layer-kinds", f"layers.{layer}", kind, KINDS[kinds[int(layer)]])
+    return []
 
 
 def _same(path: Path, code: str, item: str, wanted: object, found: object) -> None:

@@ -132,6 +132,9 @@ class KeyChecks:
             raise self.fail("tokenizer", prefix + "tokenizer_sha256", digest, "64 hex digits")
         if own.vocab_size is None:
             self.warnings.append("vocab-unchecked: the file has no vocabulary size")
+        if model is not None and (own.layer_kinds is None or model.layer_kinds is None):
+            which = "file does" if own.layer_kinds is None else "model's keys do"
+            self.warnings.append(f"kinds-unchecked: the {which} not say which layers are recurrent")
         return own
 
     def credit(self) -> Credit:
@@ -162,4 +165,5 @@ class KeyChecks:
             held_rows=one("held_rows", "int"),
             dropped_rows=one("dropped_rows", "int"),
             chat_share=one("chat_share", "float"),
+            weights=one("weights", "string") or "",
         )

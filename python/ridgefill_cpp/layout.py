@@ -75,6 +75,7 @@ class Fit:
     held_rows: int | None = None
     dropped_rows: int | None = None  # with NaN or infinity
     chat_share: float | None = None
+    weights: str = ""  # what the fit computed with: the model's weights, or a copy of them in another type
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -211,12 +211,13 @@ class Llama(_BaseLlama):
             # freed with the model, whoever closes it: after the context, before the model itself
             self._model._exit_stack.callback(_close_then_free, context, projector)
             projector.attach(context.ctx, params)
-            _capi.llama_ridgefill_set_alpha(context.ctx, self._ridgefill_args["ridgefill_alpha"])
+            _capi.llama_ridgefill_set_alpha(context.ctx, cast(float, self._ridgefill_args["ridgefill_alpha"]))
         except ValueError as error:
             if strict:
                 self.close()
                 raise
             detach(context.ctx)
+            self._control.refused = str(error)
             warnings.warn(f"ridgefill: serving exactly: {error}", RuntimeWarning, stacklevel=3)
             return
         self._control = Control(context.ctx, projector, params)

@@ -133,6 +133,7 @@ def header_keys(header: Header) -> list[Key]:
         ("ridgefill.fit.held_rows", "u64", fit.held_rows),
         ("ridgefill.fit.dropped_rows", "u64", fit.dropped_rows),
         ("ridgefill.fit.chat_share", "f32", fit.chat_share),
+        ("ridgefill.fit.weights", "str", fit.weights or None),
         ("ridgefill.state.head_order", "str", header.head_order or None),
         ("ridgefill.manifest", "str", header.manifest or None),
     ]

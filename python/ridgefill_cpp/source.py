@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .errors import RidgefillError, clean
 from .folder import MANIFEST, read_folder
-from .int8 import F32, I8, U16
+from .int8 import F32, I8, U16, quantize
 from .layout import Credit, Header
 from .safetensors_io import Entry, read_safetensors
 
@@ -61,9 +61,9 @@ class Source(ABC):
         codes, scale = self.codes(layer)
         yield (codes if part == "codes" else scale).reshape(-1).view(np.uint8)
 
-    @abstractmethod
     def codes(self, layer: int) -> tuple[I8, U16]:
-        """codes [n_out, n_in] and scale bits [n_out, groups]; form i8 only."""
+        """codes [n_out, n_in] and scale bits [n_out, groups]: the stored ones, or those of the weight by the rule."""
+        return quantize(self.weight(layer))
 
     @abstractmethod
     def weight(self, layer: int) -> U16:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import RidgefillError
-from .int8 import F32, I8, U16, bf16_to_f32
+from .int8 import F32, U16, bf16_to_f32
 from .layout import MAX_LAYERS, Credit
 from .safetensors_io import Entry, Safetensors
 from .source import Source, name_list, row_steps
@@ -23,9 +23,6 @@ NAME = re.compile(r"layer\.(0|[1-9][0-9]{0,3})")
 @dataclass
 class FileSource(Source):
     tensors: dict[str, Entry] = field(default_factory=dict)
-
-    def codes(self, layer: int) -> tuple[I8, U16]:
-        raise NotImplementedError
 
     def weight(self, layer: int) -> U16:
         return np.ascontiguousarray(self.tensors[f"layer.{layer}"].rows()[:, :-1])

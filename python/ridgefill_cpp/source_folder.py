@@ -31,6 +31,8 @@ class FolderSource(Source):
         return self.tensors[f"proj.{layer}.{part}"].pieces()
 
     def codes(self, layer: int) -> tuple[I8, U16]:
+        if self.form == "bf16":
+            return super().codes(layer)
         return self.tensors[f"proj.{layer}.codes"].rows(), self.tensors[f"proj.{layer}.scale"].rows()
 
     def weight(self, layer: int) -> U16:

@@ -49,6 +49,8 @@ class SideSource(Source):
         return super().pieces(layer, part)
 
     def codes(self, layer: int) -> tuple[I8, U16]:
+        if self.form == "bf16":
+            return super().codes(layer)
         if self._side.header.encoding == "q8_0":
             return codes_of_q8_0(self._side, layer)
         return self._side.array(layer_tensor(layer, "codes")), self._side.array(layer_tensor(layer, "scale"))

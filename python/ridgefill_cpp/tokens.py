@@ -65,7 +65,8 @@ def token_texts(model: GgufFile) -> list[str | None]:
         return [_bpe(text, table) if code == NORMAL else None for text, code in zip(raw, codes, strict=True)]
     if name == "llama":
         return [_spm(text, code) for text, code in zip(raw, codes, strict=True)]
-    raise RidgefillError("tokenizer-kind", model.path, "tokenizer.ggml.model", name, "gpt2 or llama")
+    found = name or "no such key"
+    raise RidgefillError("tokenizer-kind", model.path, "tokenizer.ggml.model", found, "gpt2 or llama")
 
 
 def _bpe(text: bytes, table: dict[str, int]) -> str:

@@ -59,6 +59,7 @@ def test_choose(
     monkeypatch.setattr(auto, "_losses", fake.measured)
     monkeypatch.setattr(auto, "base_of", lambda path: Base("llama", 30, 64))
     monkeypatch.setattr(auto, "_ideal", lambda *args: 2.0)
+    monkeypatch.setattr(auto, "_require_long", lambda *args: None)
     out = tmp_path / "p.gguf"
     choice = choose(tmp_path / "m", [], [], out, Settings(0), Choices(), Auto(), tmp_path / "work")
     assert choice.split == (20 if good else 25) and out.read_text() == f"split {choice.split}"

@@ -3,14 +3,17 @@
 
     python tests/format/fuzz_readers.py [COUNT] [SEED]
 
-Targets: a GGUF side file, a safetensors file, a folder's manifest, a folder's safetensors file under a right hash, and
-a model's GGUF. A finding is printed with its seed, which reproduces it; the exit status is then 1.
+Targets: a GGUF side file, a safetensors file, a folder's manifest, the manifest of an exported folder (which holds a
+side file's keys), a folder's safetensors file under a right hash, and a model's GGUF. A finding is an exception without
+a code of docs/format.md, a message that names no rule, or too much memory. It is printed with its seed, which
+reproduces it; the exit status is then 1.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import struct
 import sys
@@ -28,10 +31,13 @@ if not any((Path(p) / "ridgefill_cpp" / "__init__.py").exists() for p in sys.pat
 from ridgefill_cpp.base import base_of
 from ridgefill_cpp.convert import Options, convert
 from ridgefill_cpp.errors import RidgefillError, UsageError
+from ridgefill_cpp.export import export
 from ridgefill_cpp.sidefile import open_sidefile
 from toys import rehash, toy_file, toy_folder, toy_model
 
 MEMORY = 100 << 20  # what reading a small file may take
+FORMAT = Path(__file__).resolve().parents[2] / "docs" / "format.md"
+CODES = set(re.findall(r"`([a-z0-9_-]+)`", FORMAT.read_text()))
 NUMBERS = [0, 1, 2, 7, 31, 32, 33, 127, 128, 255, 256, 511, 512, 513, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 NUMBERS += [1 << 40, (1 << 61) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 VALUES: list[Any] = [
@@ -105,13 +111,15 @@ class Fuzzer:
         self.folder = toy_folder(place / "folder", final=False)
         self.base = base_of(self.model)
         convert(self.folder, place / "good.gguf", Options(base=self.model))
+        export(place / "good.gguf", place / "exported")
         toy_file(place / "good.safetensors", 64, 64, final=True)
         self.out = place / "out.gguf"
         self.targets: dict[str, Callable[[random.Random], None]] = {
             "gguf": self.gguf,
             "model": self.model_gguf,
             "safetensors": self.safetensors,
-            "manifest": self.manifest,
+            "manifest": lambda rng: self.manifest(rng, self.folder),
+            "exported": lambda rng: self.manifest(rng, self.place / "exported"),
             "folder": self.folder_file,
         }
 
@@ -134,15 +142,15 @@ class Fuzzer:
         bad.write_bytes(damage(rng, self.good("good.safetensors"), 400))
         convert(bad, self.out, Options(rng.choice(("i8", "bf16", "q8_0")), architecture="llama", force=True))
 
-    def manifest(self, rng: random.Random) -> None:
-        file = self.folder / "ridgefill.json"
+    def manifest(self, rng: random.Random, folder: Path) -> None:
+        file = folder / "ridgefill.json"
         good = file.read_text()
         try:
             if rng.random() < 0.3:
                 file.write_bytes(damage(rng, good.encode(), len(good)))
             else:
                 file.write_text(json.dumps(damage_json(rng, json.loads(good))))
-            convert(self.folder, self.out, Options(base=rng.choice((None, self.model)), force=True))
+            convert(folder, self.out, Options(base=rng.choice((None, self.model)), force=True))
         finally:
             file.write_text(good)
 
@@ -178,6 +186,8 @@ def run(count: int, seed: int, place: Path) -> tuple[Counter[str], list[str]]:
             outcome = error.code
             if not str(error).isprintable() or len(str(error)) > 2000:
                 findings.append(f"{name} {number}: an unprintable message")
+            if error.code not in CODES or ": found " not in str(error) or ", allowed " not in str(error):
+                findings.append(f"{name} {number}: names no rule: {error}")
         except UsageError:
             outcome = "usage"
         except Exception as error:

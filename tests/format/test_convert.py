@@ -40,7 +40,8 @@ def test_folder_to_sidefile(tmp_path: Path, form: str, encoding: str) -> None:
 
 def test_read_by_gguf_package(tmp_path: Path) -> None:
     """Another reader of the format sees the same keys, types, shapes and values."""
-    gguf = pytest.importorskip("gguf")
+    import gguf
+
     out = tmp_path / "out.gguf"
     convert(toy_folder(tmp_path / "f"), out, Options(base=toy_model(tmp_path / "m.gguf")))
     reader, side = gguf.GGUFReader(out), open_sidefile(out)

@@ -93,8 +93,56 @@ def test_layer_kinds_refuse(tmp_path: Path) -> None:
     assert caught.value.code == "layer-kinds"
 
 
-EVERY = "qwen4exp__full_attention_interval"
-HEADS = "qwen4exp__attention__head_count_kv"
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"adapter": "qwen35"}, "base-architecture"),
+        ({"layers": {"2": "full_attn", "3": "recurrent"}}, "layer-kinds"),
+        ({"layers": {"2": "recurrent", "3": "recurrent"}}, "layer-kinds"),
+    ],
+)
+def test_published_facts_refuse(tmp_path: Path, changes: dict, code: str) -> None:
+    folder = toy_folder(tmp_path / "f", **changes)
+    with pytest.raises(RidgefillError) as caught:
+        convert(folder, tmp_path / "a.gguf", Options(base=toy_model(tmp_path / "m.gguf")))
+    assert caught.value.code == code and not (tmp_path / "a.gguf").exists()
+
+
+def test_nothing_passes_unsaid(tmp_path: Path) -> None:
+    """What a published folder or a side file cannot be held against is named, each with a code of its own."""
+    model = {"arch_id": "qwen4exp", "name": "other", "meta": {"n_layers": "4", "rope": "1"}, "vocab_sha256": "0" * 64}
+    model |= {
+        "encodings": {"blk.1.ssm_inz.weight": "i8*bf16[1x128]"},
+        "anchors": {"blk.1.attn_hc_norm.weight": "0" * 64},
+    }
+    folder = toy_folder(tmp_path / "f", model=model, layers={"2": "late", "3": "late"})
+    found = convert(folder, tmp_path / "a.gguf", Options(base=toy_model(tmp_path / "m.gguf")))
+    assert [w.split(":")[0] for w in found] == [
+        "meta-unchecked",
+        "kinds-unchecked",
+        "vocab-unchecked",
+        "encodings-unchecked",
+        "anchors-unchecked",
+        "base-name",
+    ]
+    without = toy_folder(tmp_path / "g")
+    edit_manifest(without, model=None)
+    assert convert(without, tmp_path / "b.gguf", Options(base=tmp_path / "m.gguf"))[0].startswith("fingerprint-unch")
+
+    convert(folder, tmp_path / "c.gguf", Options())
+    plain = toy_model(tmp_path / "p.gguf", qwen4exp__full_attention_interval=None)
+    for path in (tmp_path / "m.gguf", plain):
+        codes = [
+            w.split(":")[0] for w in open_sidefile(tmp_path / "c.gguf", model=read_gguf(path, model=True)).warnings
+        ]
+        assert codes == [
+            "base-name",
+            "tokenizer-unchecked",
+            "vocab-unchecked",
+            "kinds-unchecked",
+            "anchors-unchecked",
+            "encodings-unchecked",
+        ]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,33 @@ def test_rule(n_in: int) -> None:
         assert (codes[row].tolist(), scale[row].tolist()) == wanted, row
 
 
+def test_rule_on_every_scale() -> None:
+    """Every positive finite bf16 as the largest weight of a group, beside a weight of half a step more than a code."""
+    amax = np.arange(1, 0x7F80, dtype=np.uint16)
+    rows = np.zeros((len(amax), 128), np.uint16)
+    rows[:, 0] = amax
+    rows[:, 1] = int8.f32_to_bf16(int8.bf16_to_f32(amax) * np.float32(0.5))
+    rows[:, 2] = int8.f32_to_bf16(int8.bf16_to_f32(amax) * np.float32(-0.3))
+    codes, scale = int8.quantize(rows)
+    for row in range(len(rows)):
+        wanted = rule([value(int(b)) for b in rows[row, :3]])
+        assert (codes[row, :3].tolist(), scale[row].tolist()) == wanted, hex(int(amax[row]))
+    assert not codes[:, 3:].any()
+
+
+def test_rule_on_every_quotient() -> None:
+    """Every pair of mantissas, a weight within eight binary orders of the largest one: rounding is right everywhere."""
+    small = np.arange(0x3F80 - 8 * 128, 0x3F80 + 128, dtype=np.uint16)
+    for largest in range(0x3F80, 0x4000):
+        group = np.full((len(small) // 127 + 1, 128), largest, np.uint16)
+        group[:, 1:].flat[: len(small)] = np.minimum(small, np.uint16(largest))
+        codes, scale = int8.quantize(group)
+        s = value(int(scale[0, 0]))
+        w = int8.bf16_to_f32(group).astype(np.float64)
+        assert (scale == bf16_round(value(largest) / 127)).all()
+        assert (codes == np.clip(np.rint(w / s), -127, 127)).all(), largest
+
+
 def test_ties_go_to_even() -> None:
     row = np.zeros((1, 128), np.float32)
     row[0, :6] = 127, 0.5, 1.5, 2.5, -0.5, -1.5
@@ -101,7 +128,8 @@ def test_q8_0_is_exact(n_in: int) -> None:
 
 
 def test_q8_0_agrees_with_gguf_package() -> None:
-    quants = pytest.importorskip("gguf.quants")
+    from gguf import quants
+
     rng = np.random.default_rng(4)
     codes = rng.integers(-127, 128, (8, 576), dtype=np.int8)
     scale = int8.f32_to_bf16(rng.uniform(1e-3, 1, (8, 5)).astype(np.float32))

@@ -15,12 +15,12 @@ from ridgefill_cpp.errors import RidgefillError
 from ridgefill_cpp.gguf_reader import read_gguf
 from ridgefill_cpp.gguf_types import BF16, F32, I8
 from ridgefill_cpp.gguf_writer import Key, Tensor, write_gguf
-from ridgefill_cpp.layout import Base, Header
+from ridgefill_cpp.layout import Base, Credit, Fit, Header
 from ridgefill_cpp.sidefile import header_keys, open_sidefile, write_sidefile
 from toys import toy_folder, toy_model
 
 FORMAT = Path(__file__).resolve().parents[2] / "docs" / "format.md"
-BASE = Base("llama", 5, 160, 100, "toy", "ab" * 32)
+BASE = Base("llama", 5, 160, 100, "toy", "ab" * 32, "aaarr")
 HEADER = Header(BASE, 2, 160, 160, "layer_input", "i8", (3, 4))
 
 
@@ -91,6 +91,7 @@ def test_optional_map_of_the_split_layer(tmp_path: Path) -> None:
         ({"ridgefill.base.vocab_size": ("u32", 101)}, "base-vocab"),
         ({"ridgefill.base.tokenizer_sha256": ("str", "cd" * 32)}, "tokenizer"),
         ({"ridgefill.base.tokenizer_sha256": ("str", "ab")}, "tokenizer"),
+        ({"ridgefill.base.layer_kinds": ("str", "aaara")}, "layer-kinds"),
         ({"ridgefill.split": ("u32", 0)}, "split-range"),
         ({"ridgefill.split": ("u32", 5)}, "split-range"),
         ({"ridgefill.split": ("u32", 600)}, "split-range"),
@@ -165,15 +166,26 @@ def test_state_order(tmp_path: Path) -> None:
     assert open_sidefile(write(tmp_path / "s.gguf", keys, tensors)).states == (3,)
     bad = [*tensors[:-1], zeros(B3 + "state", F32, 4, 4, 2, fill=b"\0\0\x80\x7f")]
     assert refusal(write(tmp_path / "s.gguf", keys, bad)).code == "state-value"
+    kinds = {**keys, "ridgefill.base.layer_kinds": ("str", "aaaaa")}
+    assert refusal(write(tmp_path / "s.gguf", kinds, tensors), None).code == "state-layer"
     other = [*tensors, zeros("blk.4.ridgefill.state", F32, 4, 4, 3)]
     assert refusal(write(tmp_path / "s.gguf", keys, other)).code == "tensor-shape"
 
 
+def test_split_at_the_ngram_layer(tmp_path: Path) -> None:
+    assert refusal(write(tmp_path / "s.gguf"), replace(BASE, min_split=3)).code == "split-ngram"
+
+
 def test_warnings(tmp_path: Path) -> None:
     drop = {"ridgefill.base.tokenizer_sha256": None, "ridgefill.base.vocab_size": None}
-    drop["ridgefill.base.name"] = ("str", "another\x1b[31m")
+    drop |= {"ridgefill.base.layer_kinds": None, "ridgefill.base.name": ("str", "another\x1b[31m")}
     side = open_sidefile(write(tmp_path / "s.gguf", drop), BASE)
-    assert [w.split(":")[0] for w in side.warnings] == ["base-name", "tokenizer-unchecked", "vocab-unchecked"]
+    assert [w.split(":")[0] for w in side.warnings] == [
+        "base-name",
+        "tokenizer-unchecked",
+        "vocab-unchecked",
+        "kinds-unchecked",
+    ]
     assert all(w.isprintable() for w in side.warnings)
 
 
@@ -308,6 +320,19 @@ def test_reads_models(tmp_path: Path) -> None:
     model = read_gguf(tmp_path / "m.gguf", model=True)
     assert len(model.keys["t"].data) == 70000 and model.keys["f"].data.tolist() == [0.5]
     assert model.tensors["w.weight"].ne == (8, 4)
+
+
+def test_every_key_is_documented() -> None:
+    """The keys that the writer can write are those of docs/format.md."""
+    fit = Fit(1, 1, (3,), (0.1,), (0.1,), (0.1,), (0.1,), "ab" * 32, 1, 1, "zero", 1, 1, 0.5, "bf16")
+    credit = Credit("a", "b", "c", "d")
+    full = replace(
+        HEADER, fit=fit, credit=credit, head_order="tiled", anchors=("a b",), encodings=("a b",), manifest="{}"
+    )
+    written = {key.name for key in header_keys(full)}
+    table = FORMAT.read_text().split("## Keys")[1].split("## Tensors")[0]
+    documented = {key for line in re.findall(r"^\|(.*?)\|", table, re.M) for key in re.findall("`([a-z0-9_.]+)`", line)}
+    assert written == documented
 
 
 def test_every_code_is_documented() -> None:

@@ -48,6 +48,7 @@ def test_refused_side_file_without_strict_serves_exactly(make_llama, tmp_path):
     with pytest.warns(RuntimeWarning, match=r"empty\.gguf"):
         llm = make_llama(ridgefill=empty, ridgefill_strict=False, n_ctx=128)
     assert (llm.ridgefill.mode, llm.ridgefill.identity) == ("off", None)
+    assert llm.ridgefill.refused.startswith(f"not-gguf: {empty}")
     llm.eval([1, 2, 3])
     assert llm.ridgefill.last.reason == "no_projector"
     llm.close()
@@ -102,7 +103,9 @@ def test_status_names_the_side_file(llm, identity):
     assert status.identity == hashlib.sha256(identity(20).read_bytes()).hexdigest()
     assert (status.name, status.split, status.n_maps, status.target) == ("identity, split 20", 20, 9, "layer_input")
     assert (status.mode, status.tail, status.head, status.min_bulk) == ("speed", 64, 16, 32)
-    assert isinstance(status.native, bool)
+    assert isinstance(status.native, bool) and status.refused is None
+    # an identity file states dimensions and tokenizer, no norms or encodings: that is said, not passed over
+    assert [text.split(":")[0] for text in status.warnings] == ["anchors-unchecked", "encodings-unchecked"]
 
 
 def test_status_without_a_side_file(make_llama):

@@ -121,6 +121,7 @@ def test_without_a_side_file(plain: Server, prompt) -> None:
 def test_props_and_metrics(server: Server, prompt) -> None:
     props = server.get("/props")["ridgefill"]
     assert len(props.pop("identity")) == 64
+    assert [text.split(":")[0] for text in props.pop("warnings")] == ["anchors-unchecked", "encodings-unchecked"]
     assert props == {
         "name": props["name"],
         "split": 10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,28 @@ def test_without_strict_one_warning_and_exact(start, side_file: Path, smollm2: P
     assert len(lines) == 1 and path.name in lines[0] and " W " in lines[0] and "every prompt runs exactly" in lines[0]
     answer = server.complete(prose[:300])
     assert (answer.fill["mode"], answer.fill["n_filled"], answer.fill["reason"]) == ("speed", 0, "no_projector")
+    (why,) = server.get("/props")["ridgefill"].values()
+    assert why.startswith("truncated: ") and why in lines[0]
+    server.close()
+
+
+def test_warnings_are_in_the_log_and_in_props(start, side_file: Path, smollm2: Path, tmp_path: Path) -> None:
+    """A file for a model of another name and other norms loads; one that does not state its fingerprints says so."""
+    from ridgefill_cpp.anchors import anchors
+    from ridgefill_cpp.gguf_reader import read_gguf
+    from ridgefill_cpp.rewrite import write_copy
+    from ridgefill_cpp.sidefile import open_sidefile
+
+    side = open_sidefile(side_file)
+    base = replace(side.header.base, name="another", tokenizer_sha256=None)
+    names = [entry.split()[0] for entry in anchors(read_gguf(smollm2, model=True), 10)]
+    other = tuple(f"{name} {'0' * 64}" for name in names)
+    write_copy(side, tmp_path / "w.gguf", replace(side.header, base=base, anchors=other), [])
+    server = start("--ridgefill", tmp_path / "w.gguf", *PLAN, *SMALL)
+    found = server.get("/props")["ridgefill"]["warnings"]
+    codes = [text.split(":")[0] for text in found]
+    assert codes == ["base-name", "tokenizer-unchecked", "base-anchors", "encodings-unchecked"]
+    assert all(text in server.log for text in found)
     server.close()
 
 

@@ -95,8 +95,22 @@ struct file {
         return *this;
     }
 
+    // at most so many bytes in all
+    size_t size() const {
+        size_t n = 64 + alignment;
+        for (const key & k : keys) {
+            n += 12 + k.name.size() + k.value.size();
+        }
+        for (const tensor & t : tensors) {
+            n += 24 + t.name.size() + 8 * t.ne.size() + t.data.size() + alignment;
+        }
+        return n;
+    }
+
     bytes pack() const {
-        bytes res = magic + raw(version) + raw((uint64_t) tensors.size()) + raw((uint64_t) keys.size());
+        bytes res;
+        res.reserve(size()); // doubling would take twice the memory that a test of large headers may use
+        res += magic + raw(version) + raw((uint64_t) tensors.size()) + raw((uint64_t) keys.size());
         for (const key & k : keys) {
             res += str(k.name) + raw(k.type) + k.value;
         }
@@ -111,7 +125,7 @@ struct file {
             data.resize((data.size() + alignment - 1) / alignment * alignment, '\0');
         }
         res.resize((res.size() + alignment - 1) / alignment * alignment, '\0');
-        return res + data;
+        return res += data;
     }
 };
 

@@ -6,6 +6,7 @@ least. A lower split fills more layers, so it is faster and loses more.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -20,9 +21,11 @@ from .blas import usable_cpus
 from .job import Settings
 from .run import Choices, Report, fit_splits
 from .texts import Document
+from .vocabulary import Vocabulary
 
 FRACTIONS = (1 / 3, 1 / 2, 2 / 3, 5 / 6)  # of the layers
 IDEAL_PROMPT = 8192  # rows of the prompt that the speed ideal is given for
+DOCUMENT_TAILS = 5  # a held-out document is measured on so many tails of its tokens
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def choose(
     splits = candidates(base_of(model).block_count)
     if not splits:
         raise RidgefillError("split-range", model, "--split auto", "too few layers", "3 layers or more")
+    _require_long(model, held, DOCUMENT_TAILS * auto.tail)
     with tempfile.TemporaryDirectory(prefix="ridgefill-auto-") if work is None else nullcontext(work) as folder:
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
@@ -84,9 +88,18 @@ def choose(
         losses = _losses(model, files, held, settings, choices, auto)
         rows = [Row(s, _ideal(model, s, auto, settings), mean_cosine(reports[s]), losses[s]) for s in splits]
         split, good = pick(rows, auto.max_loss)
-        with replacing(output, choices.force) as file:
-            file.write(files[split].read_bytes())
+        with replacing(output, choices.force) as file, open(files[split], "rb") as best:
+            shutil.copyfileobj(best, file)
     return Choice(split, reports[split], rows, good)
+
+
+def _require_long(model: Path, held: list[Document], tokens: int) -> None:
+    """Refuses before the long work what the measurement after it would refuse."""
+    with Vocabulary(model) as vocabulary:
+        longest = max((len(vocabulary.tokenize(document.text)) for document in held), default=0)
+    if longest < tokens:
+        hint = "give longer texts, or a shorter --tail"
+        raise RidgefillError("no-text", model, "--split auto", f"held-out text of {longest} tokens", tokens, hint)
 
 
 def mean_cosine(report: Report) -> float:
@@ -103,7 +116,7 @@ def _losses(
         model,
         {str(split): file for split, file in files.items()},
         [document.text for document in held],
-        tokens=5 * auto.tail,
+        tokens=DOCUMENT_TAILS * auto.tail,
         tail=auto.tail,
         head=settings.head,
         documents=auto.documents,

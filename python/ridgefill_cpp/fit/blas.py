@@ -6,6 +6,8 @@ import ctypes
 import os
 from pathlib import Path
 
+import numpy  # noqa: F401  (whose BLAS is meant: it has to be loaded)
+
 SETTERS = (
     "scipy_openblas_set_num_threads64_",
     "scipy_openblas_set_num_threads",

@@ -92,7 +92,7 @@ class Capture:
         first = self.tokenize(before, special=True)
         return (first if first[: len(lead)] == lead else lead + first), self.tokenize(after, special=True)
 
-    def run(self, ids: Sequence[int]) -> tuple[F32, list[F32]]:
+    def run(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> tuple[F32, list[F32]]:
         """Decodes one window from an empty cache, no row with an output. x [rows, n_in], one y [rows, n_out] each."""
         for _ in self._session.decode(ids, range(0)):
             pass

@@ -10,15 +10,19 @@ from typing import Any
 
 from ..errors import UsageError
 from ..layout import ENCODINGS, TARGETS, Credit
-from .auto import Auto, choose, print_choice
+from .auto import DOCUMENT_TAILS, Auto, choose, print_choice
 from .job import Settings
 from .ridge import PRIORS
 from .run import Choices, Report, finish, fit, fit_splits
 from .solve import LAMBDAS
 from .stdlib import stdlib_texts
 from .texts import load_documents, split_held_out
+from .weights import WEIGHTS
 
 __all__ = ["Choices", "Report", "Settings", "add_parser", "finish", "fit", "fit_splits", "run"]
+
+
+AUTO = Auto()
 
 
 def print_report(report: Report) -> None:
@@ -60,6 +64,27 @@ def add_parser(subparsers: Any) -> None:
     add("--stdlib", action="store_true", help="use the text that every Python has: language reference and docstrings")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="side file to write")
     add("--split", type=_splits, required=True, metavar="S", help="first layer that is filled; several S,S; or auto")
+    add(
+        "--max-loss",
+        type=_positive,
+        default=AUTO.max_loss,
+        metavar="NATS",
+        help=f"auto: take the lowest split that loses no more per token (default: {AUTO.max_loss:g})",
+    )
+    add(
+        "--tail",
+        type=_count(2),
+        default=AUTO.tail,
+        metavar="T",
+        help=f"auto: rows at the end of {DOCUMENT_TAILS} T that run exactly and are scored (default: {AUTO.tail})",
+    )
+    add(
+        "--docs",
+        type=_count(1),
+        default=AUTO.documents,
+        metavar="N",
+        help=f"auto: held-out documents to measure on, at most (default: {AUTO.documents})",
+    )
     add("--target", choices=TARGETS, default="layer_input", help="what the maps predict (default: layer_input)")
     add("--ctx", type=_count(64), default=2048, metavar="N", help="rows of a window (default: 2048)")
     add("--head", type=_count(0), default=16, metavar="N", help="first rows of a window to leave out (default: 16)")
@@ -89,6 +114,12 @@ def add_parser(subparsers: Any) -> None:
     add("--name", default="", help="name to store in the file")
     add("--author", default="", help="author to store in the file")
     add("--license", default="", help="licence to store in the file")
+    add(
+        "--weights",
+        choices=WEIGHTS,
+        default="auto",
+        help="run the model as it is, or a bf16 copy of it (default: auto, what is faster on this processor)",
+    )
     add("--threads", type=_count(0), default=0, metavar="N", help="CPU threads (default: 0, all usable)")
     add("-ngl", "--gpu-layers", type=_count(0), default=0, metavar="N", help="layers on the GPU (default: 0)")
     add("--json", action="store_true", help="print one JSON object")
@@ -114,6 +145,13 @@ def _splits(text: str) -> tuple[int, ...]:
     if min(values) < 1 or max(values) >= 1 << 31 or len(set(values)) != len(values):
         raise argparse.ArgumentTypeError(f"found {text}, allowed auto, or whole numbers from 1, comma separated")
     return values
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"found {text}, allowed numbers above 0")
+    return value
 
 
 def _share(text: str) -> float:
@@ -149,6 +187,7 @@ def run(args: argparse.Namespace) -> int:
         held_rows=args.held_rows,
         chat_share=args.chat_share,
         seed=args.seed,
+        weights=args.weights,
     )
     choices = Choices(
         lambdas=args.lambdas,

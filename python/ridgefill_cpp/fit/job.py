@@ -26,9 +26,11 @@ from .ridge import RidgeSums
 from .texts import Document
 
 F32 = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]  # four bytes a token: the windows of all texts are kept
 CHECKPOINT_EVERY = 20.0  # seconds, or
 CHECKPOINT_COST = 20.0  # times what the last checkpoint took, whichever is longer
 MIN_ROWS = 32  # rows of a window that are worth a decode
+HELD_STRIDE = 4  # of the rows held out for scores, one in so many is kept: more text for the same number
 
 
 class Rows(Protocol):
@@ -43,7 +45,7 @@ class Rows(Protocol):
     def frame(self) -> tuple[list[int], list[int]]: ...
     @property
     def chat_frame(self) -> tuple[list[int], list[int]]: ...
-    def run(self, ids: Sequence[int]) -> tuple[F32, list[F32]]: ...
+    def run(self, ids: Ids) -> tuple[F32, list[F32]]: ...
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,13 @@ class Settings:
     held_rows: int = 4096  # at most
     chat_share: float = 0.0  # weight of chat-formatted copies; 0: none are made
     seed: int = 0
+    weights: str = "model"  # what the rows are computed with: the model's weights, or a bf16 copy of them
 
 
 @dataclass(frozen=True)
 class Window:
     kind: str  # "raw" or "chat"
-    ids: tuple[int, ...]
+    ids: Ids
 
 
 @dataclass
@@ -129,10 +132,8 @@ class Job:
     def run_all(self, train: Sequence[Document], held: Sequence[Document], progress: bool = False) -> list[Result]:
         """One result per split, in order."""
         settings = self.settings
-        train_windows = self.windows(train)
-        random.Random(settings.seed).shuffle(train_windows)
-        train_windows = self.first_rows(train_windows, settings.max_rows)
-        held_windows = self.windows(held)
+        train_windows = self.first_rows(self.shuffled(train), settings.max_rows)
+        held_windows = self.held_windows(held)
         total = sum(self.count(w) for w in train_windows)
         with Progress("capture", total, "rows", progress) as bar:
             for index, window in enumerate(train_windows):
@@ -145,7 +146,7 @@ class Job:
                     self.next["train"] = index + 1
                     self._checkpoint()
                 bar.add(self.count(window))
-        stride = max(1, -(-sum(self.count(w) for w in held_windows) * settings.stride // settings.held_rows))
+        stride = self.held_stride(held_windows)
         with Progress("held out", len(held_windows), "windows", progress) as bar:
             for index, window in enumerate(held_windows):
                 if index >= self.next["held"]:
@@ -158,14 +159,31 @@ class Job:
         self._checkpoint(now=True)
         return [self._result(fit) for fit in self.fits]
 
+    def shuffled(self, documents: Sequence[Document]) -> list[Window]:
+        windows = self.windows(documents)
+        random.Random(self.settings.seed).shuffle(windows)
+        return windows
+
+    def held_windows(self, held: Sequence[Document]) -> list[Window]:
+        """Windows for HELD_STRIDE times the rows that are kept, no more: a decode costs the same whatever is kept."""
+        settings = self.settings
+        return self.first_rows(self.shuffled(held), max(1, HELD_STRIDE * settings.held_rows // settings.stride))
+
+    def held_stride(self, windows: Sequence[Window]) -> int:
+        """The smallest stride that keeps no more than `held_rows` of these windows."""
+        stride = 1
+        while sum(len(range(len(w.ids))[self.used(w, stride)]) for w in windows) > self.settings.held_rows:
+            stride += 1
+        return stride
+
     def windows(self, documents: Sequence[Document]) -> list[Window]:
         """Every document cut into windows of at most `context` rows, once per kind; short rests are dropped."""
         frames = {kind: self.rows.chat_frame if kind == "chat" else self.rows.frame for kind in self.kinds}
         windows = []
         for document in documents:
-            ids = self.rows.tokenize(document.text)
+            ids = np.array(self.rows.tokenize(document.text), np.int32)
             for kind in self.kinds:
-                before, after = frames[kind]
+                before, after = (np.array(part, np.int32) for part in frames[kind])
                 size = self.settings.context - len(before) - len(after)
                 if size < MIN_ROWS:
                     what = f"{len(before) + len(after)} tokens of chat template"
@@ -173,7 +191,7 @@ class Job:
                         "context", document.name, "context", what, f"at most {self.settings.context - MIN_ROWS}"
                     )
                 for begin in range(0, len(ids), size):
-                    window = Window(kind, (*before, *ids[begin : begin + size], *after))
+                    window = Window(kind, np.concatenate([before, ids[begin : begin + size], after]))
                     if len(window.ids) - self.settings.head >= MIN_ROWS:
                         windows.append(window)
         return windows
@@ -184,7 +202,7 @@ class Job:
         return slice(first, len(window.ids), stride)
 
     def count(self, window: Window) -> int:
-        return len(range(*self.used(window, self.settings.stride).indices(len(window.ids))))
+        return len(range(len(window.ids))[self.used(window, self.settings.stride)])
 
     def first_rows(self, windows: list[Window], limit: int) -> list[Window]:
         """Whole windows from the front up to `limit` rows; the last one is cut to fit. 0: all."""
@@ -223,7 +241,10 @@ class Job:
         if args.is_file():
             self._same_identity(args)
         else:
-            args.write_text(json.dumps(self.identity, indent=1) + "\n")
+            # renamed into place: a process may be killed at any point
+            temporary = args.with_name("fit.json.part")
+            temporary.write_text(json.dumps(self.identity, indent=1) + "\n")
+            os.replace(temporary, args)
         if not state.is_file():
             return 0
         try:

@@ -21,6 +21,7 @@ from .blas import limit_blas, usable_cpus
 from .job import Job, Result, Settings
 from .solve import LAMBDAS, Solution, solve
 from .texts import Document, text_sha256
+from .weights import chosen, model_file
 
 FEW_ROWS = 20  # rows per input, under which a warning says so
 
@@ -89,6 +90,7 @@ def fit_splits(
     if choices.prior == "identity" and settings.target != "layer_input":
         raise UsageError("--prior identity: found --target block_input, allowed --target layer_input")
     gguf = read_gguf(model, model=True)
+    settings = replace(settings, weights=chosen(settings.weights, gguf, choices.gpu_layers))
     base = base_of_gguf(gguf)
     layers = base.block_count
     for split in outputs:
@@ -135,7 +137,10 @@ def _capture(
         "train_sha256": text_sha256(train),
         "held_sha256": text_sha256(held),
     }
-    with Capture(model, splits[0], settings.target, layers, settings.context, threads, choices.gpu_layers) as rows:
+    with (
+        model_file(settings.weights, model, threads) as path,
+        Capture(path, splits[0], settings.target, layers, settings.context, threads, choices.gpu_layers) as rows,
+    ):
         return Job(rows, settings, folder, identity, splits[1:]).run_all(train, held, choices.progress)
 
 
@@ -212,6 +217,7 @@ def finish(
             held_rows=result.held.rows,
             dropped_rows=result.dropped,
             chat_share=settings.chat_share or None,
+            weights=settings.weights,
         ),
     )
     tensors = []
