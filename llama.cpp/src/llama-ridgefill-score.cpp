@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t MAX_BYTES  = 64ll * 1024 * 1024; // of one chunk's attention weights
 constexpr int64_t MAX_CHUNKS = 14;
-constexpr int64_t QUERY_STEP = 4;
+constexpr int64_t QUERY_STEP = 2;
 
 // What a layer attends with: either the weights themselves, or the operands of its fused attention.
 struct attention {
@@ -48,7 +48,7 @@ ggml_tensor * rows_of(ggml_context * ctx, ggml_tensor * t, const run & r) {
     return ggml_view_4d(ctx, t, t->ne[0], r.n, t->ne[2], t->ne[3], t->nb[1] * r.step, t->nb[2], t->nb[3], r.begin * t->nb[1]);
 }
 
-// The rows to score: the whole tail speaks through every fourth of its queries, the question through all of its own.
+// The rows to score: the whole tail speaks through every second of its queries, the question through all of its own.
 // Chunks keep the attention weights small.
 std::vector<run> runs_of(int64_t n_rows, int64_t n_max) {
     std::vector<run> res;

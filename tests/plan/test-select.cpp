@@ -109,33 +109,33 @@ void test_scores() {
 
 void test_attention() {
     check::begin("spans and rows");
-    const size_t n = 100;
+    const size_t n = 1000;
     ridgefill_scores s;
     s.start(n);
     std::vector<float> t(2 * n, 0.0f);
-    t[50] = 1.0f; // the question looks at row 50
-    for (size_t r : {3, 20, 80, 90}) {
+    t[500] = 1.0f; // the question looks at row 500
+    for (size_t r : {3, 20, 800, 900}) {
         t[n + r] = 1.0f; // the tail at these
     }
-    t[n + 50] = 0.5f;
+    t[n + 500] = 0.5f;
     std::vector<uint32_t> cell(n);
     std::iota(cell.begin(), cell.end(), 0u);
     s.add(0, t.data(), n, 1, cell);
     const std::vector<llama_token> token(n, 0);
 
-    const rows spans = select(LLAMA_RIDGEFILL_SELECT_SPANS, 0.17f, positions(n), token, nullptr, s);
-    CHECK(spans.size() == 17 && spans.front() == 42 && spans.back() == 58, "a span around row 50");
-    CHECK(select(LLAMA_RIDGEFILL_SELECT_ROWS, 0.05f, positions(n), token, nullptr, s) == rows({3, 20, 50, 80, 90}));
+    const rows spans = select(LLAMA_RIDGEFILL_SELECT_SPANS, 0.017f, positions(n), token, nullptr, s);
+    CHECK(spans.size() == 17 && spans.front() == 492 && spans.back() == 508, "a span around row 500");
+    CHECK(select(LLAMA_RIDGEFILL_SELECT_ROWS, 0.005f, positions(n), token, nullptr, s) == rows({3, 20, 500, 800, 900}));
 
     const rows both = select(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.20f, positions(n), token, nullptr, s);
-    CHECK(both.size() == 20 && std::adjacent_find(both.begin(), both.end()) == both.end(), "found %zu", both.size());
-    for (const uint32_t r : {3u, 20u, 80u, 90u, 45u}) {
+    CHECK(both.size() == 200 && std::adjacent_find(both.begin(), both.end()) == both.end(), "found %zu", both.size());
+    for (const uint32_t r : {3u, 20u, 800u, 900u, 495u}) {
         CHECK(std::binary_search(both.begin(), both.end(), r), "row %u", r);
     }
     for (const auto how : {LLAMA_RIDGEFILL_SELECT_ATTENTION, LLAMA_RIDGEFILL_SELECT_SPANS, LLAMA_RIDGEFILL_SELECT_ROWS}) {
         CHECK(select(how, 1.0f, positions(n), token, nullptr, s).size() == n);
         CHECK(select(how, 0.0f, positions(n), token, nullptr, s).empty());
-        CHECK(select(how, 0.5f, positions(n), token, nullptr).size() == 50, "without scores: still the share");
+        CHECK(select(how, 0.5f, positions(n), token, nullptr).size() == 500, "without scores: still the share");
     }
     CHECK(select(LLAMA_RIDGEFILL_SELECT_ALL, 0.0f, positions(n), token, nullptr).size() == n);
 }
