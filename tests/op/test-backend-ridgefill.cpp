@@ -4,7 +4,7 @@
 //   ridgefill-test-backend-ridgefill support [-b NAME]    which cases a backend takes
 //   ridgefill-test-backend-ridgefill perf [-b NAME] [-s KxN,...] [-r ROWS,...] [-t THREADS] [--time S] [--best]
 //                                         [--csv F] [--json F]
-//        our op, Q8_0 and bf16 mul_mat side by side; weights lie in the buffer type that the backend likes best for
+//        our op (with x rounded by each, and rounded once for all), Q8_0 and bf16 mul_mat side by side; weights lie in the buffer type that the backend likes best for
 //        them (repacked on the CPU). us is the median of alternating runs, with --best the smallest (for a busy
 //        machine); TOP/s counts 2*K*N*ROWS operations.
 //
@@ -71,10 +71,18 @@ static bool run_test(ggml_backend_dev_t dev, const options & opt) {
             continue;
         }
         const op_data d = op_make_data(c);
-        const op_errors e = op_compare(c, d, op_run(backend.get(), c, d));
-        const bool ok = e.nmse_ok() && e.n_unset == 0 && e.n_compared > 0;
+        const std::vector<float> y = op_run(backend.get(), c, d);
+        const op_errors e = op_compare(c, d, y);
+        bool ok = e.nmse_ok() && e.n_unset == 0 && e.n_compared > 0;
         if (!ok) {
             printf("FAIL %s nmse=%.2e unset=%lld\n", c.vars().c_str(), e.nmse, (long long) e.n_unset);
+        }
+        if (ggml_backend_dev_supports_op(dev, op_make_graph(c, true).y)) {
+            const std::vector<float> apart = op_run(backend.get(), c, d, true);
+            if (apart.size() != y.size() || memcmp(apart.data(), y.data(), y.size() * sizeof(float)) != 0) {
+                printf("FAIL %s x rounded apart: other bits\n", c.vars().c_str());
+                ok = false;
+            }
         }
         (ok ? n_ok : n_bad)++;
     }
@@ -95,8 +103,8 @@ static void run_support(ggml_backend_dev_t dev) {
 // perf
 //
 
-enum perf_type { PERF_RIDGEFILL, PERF_Q8_0, PERF_BF16, PERF_COUNT };
-static const char * perf_types[PERF_COUNT] = {"ridgefill", "q8_0", "bf16"};
+enum perf_type { PERF_RIDGEFILL, PERF_ROUNDED, PERF_Q8_0, PERF_BF16, PERF_COUNT };
+static const char * perf_types[PERF_COUNT] = {"ridgefill", "rounded", "q8_0", "bf16"};
 
 struct perf_run {
     ggml_context_ptr ctx_weights, ctx_rest, ctx_graph;
@@ -118,38 +126,50 @@ static std::vector<ggml_backend_buffer_type_t> buffer_types(ggml_backend_dev_t d
     return types;
 }
 
-// One op of the type, repeated in the graph when it is small, so that the cost of starting a graph does not count.
-// The result has graph == NULL when the backend has no such op.
+// The op repeated in one graph, so that the cost of starting a graph does not count, on several weights in turn, so that
+// they come from memory as the layers of a model do; x is the same for all, as it is for the maps. The result has
+// graph == NULL when the backend has no such op.
 static perf_run
 perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int64_t k, int64_t n, int64_t rows) {
     perf_run run;
-    run.n_ops = int(std::clamp<int64_t>(int64_t(4e8) / (k * n * rows), 1, 32));
-    run.ctx_weights.reset(ggml_init({8 * ggml_tensor_overhead(), nullptr, true}));
+    const bool cpu = ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    run.n_ops = int(std::clamp<int64_t>(int64_t(cpu ? 4e8 : 4e11) / (k * n * rows), 1, 32));
+    const bool ours = type == PERF_RIDGEFILL || type == PERF_ROUNDED;
+    if (type == PERF_ROUNDED) {
+        run.n_ops = std::max(run.n_ops, 4); // a graph has more maps, so the rounding counts for more here than there
+    }
+    const int n_weights = int(std::clamp<int64_t>((256 << 20) / (k * n), 1, run.n_ops));
+    run.ctx_weights.reset(ggml_init({128 * ggml_tensor_overhead(), nullptr, true}));
     run.ctx_rest.reset(ggml_init({64 * ggml_tensor_overhead(), nullptr, true}));
     run.ctx_graph.reset(ggml_init({ggml_graph_overhead() + 64 * ggml_tensor_overhead(), nullptr, true}));
 
     ggml_context * cw = run.ctx_weights.get();
     ggml_tensor * x = ggml_new_tensor_2d(run.ctx_rest.get(), GGML_TYPE_F32, k, rows);
-    const ggml_type weight_type = type == PERF_RIDGEFILL ? GGML_TYPE_I8
-                                  : type == PERF_Q8_0    ? GGML_TYPE_Q8_0
-                                                         : GGML_TYPE_BF16;
-    ggml_tensor * w = ggml_new_tensor_2d(cw, weight_type, k, n);
-    ggml_tensor * scale =
-        type == PERF_RIDGEFILL ? ggml_new_tensor_2d(cw, GGML_TYPE_BF16, ggml_ridgefill_n_groups(k), n) : nullptr;
-    std::vector<ggml_tensor *> y;
+    const ggml_type weight_type = ours ? GGML_TYPE_I8 : type == PERF_Q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_BF16;
+    std::vector<ggml_tensor *> ws, scales, y;
+    for (int i = 0; i < n_weights; i++) {
+        ws.push_back(ggml_new_tensor_2d(cw, weight_type, k, n));
+        if (ours) {
+            scales.push_back(ggml_new_tensor_2d(cw, GGML_TYPE_BF16, ggml_ridgefill_n_groups(k), n));
+        }
+    }
+    ggml_context * cr = run.ctx_rest.get();
+    ggml_tensor * rounded = type == PERF_ROUNDED ? ggml_ridgefill_round(cr, ws[0], x) : nullptr;
     for (int i = 0; i < run.n_ops; i++) {
+        ggml_tensor * w = ws[i % n_weights];
         y.push_back(
-            type == PERF_RIDGEFILL ? ggml_ridgefill(run.ctx_rest.get(), w, scale, nullptr, x)
-                                   : ggml_mul_mat(run.ctx_rest.get(), w, x)
+            rounded ? ggml_ridgefill_rounded(cr, w, scales[i % n_weights], nullptr, rounded)
+            : ours  ? ggml_ridgefill(cr, w, scales[i % n_weights], nullptr, x)
+                    : ggml_mul_mat(cr, w, x)
         );
     }
 
     for (ggml_backend_buffer_type_t buft : buffer_types(dev)) {
         // upstream's loader asks in the same way: an empty buffer of the type, then supports_op
         ggml_backend_buffer_ptr probe(ggml_backend_buft_alloc_buffer(buft, 0));
-        w->buffer = probe.get();
+        ws[0]->buffer = probe.get();
         const bool usable = ggml_backend_dev_supports_op(dev, y[0]);
-        w->buffer = nullptr;
+        ws[0]->buffer = nullptr;
         if (usable) {
             run.weights.reset(ggml_backend_alloc_ctx_tensors_from_buft(cw, buft));
             run.buffer_name = ggml_backend_buft_name(buft);
@@ -171,9 +191,10 @@ perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int
         v = normal(random);
     }
     ggml_backend_tensor_set(x, values.data(), 0, ggml_nbytes(x));
-    std::vector<char> bytes(ggml_nbytes(w));
+    std::vector<char> bytes(ggml_nbytes(ws[0]));
     switch (type) {
     case PERF_RIDGEFILL:
+    case PERF_ROUNDED:
         std::generate(bytes.begin(), bytes.end(), [&] { return char(int(random() % 255) - 127); });
         break;
     case PERF_Q8_0:
@@ -183,8 +204,10 @@ perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int
         ggml_fp32_to_bf16_row(values.data(), (ggml_bf16_t *) bytes.data(), k * n);
         break;
     }
-    ggml_backend_tensor_set(w, bytes.data(), 0, bytes.size());
-    if (scale) {
+    for (ggml_tensor * w : ws) {
+        ggml_backend_tensor_set(w, bytes.data(), 0, bytes.size());
+    }
+    for (ggml_tensor * scale : scales) {
         std::vector<ggml_bf16_t> ones(ggml_nelements(scale), ggml_fp32_to_bf16(0.01f));
         ggml_backend_tensor_set(scale, ones.data(), 0, ggml_nbytes(scale));
     }
@@ -276,7 +299,8 @@ static bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FI
                     first = false;
                 }
             }
-            printf(us[0] > 0.0 ? " %.2f %.2f\n" : "\n", us[1] / us[0], us[2] / us[0]);
+            const double best = us[PERF_ROUNDED] > 0.0 ? us[PERF_ROUNDED] : us[PERF_RIDGEFILL];
+            printf(best > 0.0 ? " %.2f %.2f\n" : "\n", us[PERF_Q8_0] / best, us[PERF_BF16] / best);
             fflush(stdout);
         }
     }
