@@ -77,14 +77,18 @@ def table(rows: list[dict[str, Any]]) -> str:
 def machine(backend: str, threads: int) -> str:
     if backend != "cpu" and shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        name, driver = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].split(", ")
+        name, driver = (
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].split(", ")
+        )
         return f"{name}, driver {driver}"
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():
         fields = dict(part.split(":", 1) for part in info.read_text().split("\n\n")[0].splitlines() if ":" in part)
         found = {key.strip(): value.strip() for key, value in fields.items()}
-        name = f"{found.get('model name', name)} (family {found.get('cpu family', '?')} model {found.get('model', '?')})"
+        name = (
+            f"{found.get('model name', name)} (family {found.get('cpu family', '?')} model {found.get('model', '?')})"
+        )
     return f"{name}, {threads} threads, {platform.system()} {platform.release().split('-')[0]}"
 
 
@@ -108,7 +112,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rows", default=ROWS, help=f"(default {ROWS})")
     parser.add_argument("--threads", type=int, default=2, help="of the CPU (default 2)")
     parser.add_argument("--time", type=float, default=1.0, help="seconds per shape, row count and type (default 1)")
-    parser.add_argument("--csv", type=Path, nargs="?", const=Path(), default=None, help="file (default in docs/results)")
+    parser.add_argument(
+        "--csv", type=Path, nargs="?", const=Path(), default=None, help="file (default in docs/results)"
+    )
     parser.add_argument("--commit", default="", help="for the head of the CSV, where there is no git")
     args = parser.parse_args(argv)
     rows = run(args)

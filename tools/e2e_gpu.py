@@ -4,7 +4,7 @@
 usage: e2e_gpu.py [--shapes llama-8b,qwen3-8b] [--weights q8_0,bf16] [--lengths 8192,32768] [--ubatch 2048,512] ...
 
 Speed does not depend on what the weights say, so no download is needed; quality cannot be seen here. Models are written
-into --folder (memory, where there is /dev/shm) and removed again. Prints one line per case and, with --csv, writes them.
+into --folder (memory, where there is /dev/shm) and removed again. Prints a line per case and, with --csv, writes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from _e2e.shapes import SHAPES  # noqa: E402
 from ridgefill_cpp import _capi  # noqa: E402
 from ridgefill_cpp._session import Session  # noqa: E402
 from ridgefill_cpp.flops import dims_of, fill_flops, ratio_ideal, stock_flops  # noqa: E402
-
 
 SAME = 1e-5  # of the largest logit; the same graphs in the same order: expected 0
 
@@ -93,7 +92,9 @@ def measure(args: argparse.Namespace, name: str, weights: str, model: Path, maps
             # a run that reads what another graph left behind would show here
             before = first.setdefault((n, mode), logits.copy())
             if (worst := np.abs(logits - before).max() / np.abs(before).max()) > SAME:
-                raise SystemExit(f"e2e_gpu: {name}, {n} rows, {mode}: two runs differ by {worst:.1e} of the largest logit")
+                raise SystemExit(
+                    f"e2e_gpu: {name}, {n} rows, {mode}: two runs differ by {worst:.1e} of the largest logit"
+                )
             return ms
 
         for n in args.lengths:
@@ -111,17 +112,15 @@ def measure(args: argparse.Namespace, name: str, weights: str, model: Path, maps
             cut = (n, args.tail, args.head, shape.split, shape.source_width, shape.width)
             ideal = ratio_ideal(dims, *cut)
             tflops = (stock_flops(dims, n) / stock * 1e-9, fill_flops(dims, *cut) / fill * 1e-9)
-            ratio = stock / fill
-            row = Row(name, weights, args.maps, shape.split, n, args.tail, ubatch, stock, fill, ratio, ideal, ratio / ideal,
-                      *tflops, counts.n_filled, spread)  # fmt: skip
+            case = (name, weights, args.maps, shape.split, n, args.tail, ubatch)
+            ratios = (stock / fill, ideal, stock / fill / ideal)
+            row = Row(*case, stock, fill, *ratios, *tflops, counts.n_filled, spread)
             rows.append(row)
             print(line(row), flush=True)
     return rows
 
 
-HEADER = (
-    "shape      weights maps  prompt ubatch  stock ms   fill ms  ratio  ideal  share  stock/fill TFLOP/s  spread"
-)
+HEADER = "shape      weights maps  prompt ubatch  stock ms   fill ms  ratio  ideal  share  stock/fill TFLOP/s  spread"
 
 
 def line(r: Row) -> str:
@@ -146,7 +145,9 @@ def write_csv(path: Path, rows: list[Row], note: str) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow([column.name for column in fields(Row)])
         for row in rows:
-            table.writerow([f"{v:.4g}" if isinstance(v, float) and not math.isinf(v) else v for v in asdict(row).values()])
+            table.writerow(
+                [f"{v:.4g}" if isinstance(v, float) and not math.isinf(v) else v for v in asdict(row).values()]
+            )
 
 
 def numbers(text: str) -> list[int]:
@@ -158,7 +159,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", default="llama-8b,qwen3-8b", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--weights", default="q8_0,bf16", help=f"of {', '.join(TYPES)}")
-    parser.add_argument("--maps", default="i8", choices=["i8", "q8_0", "bf16"], help="encoding of the maps (default i8)")
+    parser.add_argument(
+        "--maps", default="i8", choices=["i8", "q8_0", "bf16"], help="encoding of the maps (default i8)"
+    )
     parser.add_argument("--lengths", type=numbers, default=[8192, 32768], help="prompt rows (default 8192,32768)")
     parser.add_argument("--ubatch", type=numbers, default=[2048], help="rows of a ubatch (default 2048)")
     parser.add_argument("--batch", type=int, default=2048, help="rows given at once (default 2048, at least a ubatch)")

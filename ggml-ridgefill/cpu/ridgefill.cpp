@@ -10,8 +10,8 @@
 #include <cstring>
 
 // The op in three steps: every thread rounds and packs a share of x (once per op, or in an op of its own for several
-// maps), a barrier, then threads take chunks of the result. In a chunk, codes are packed a few groups at a time and meet all rows of the chunk while they are in
-// the L2 cache; the accumulators of one 64 x 64 block stay in L1.
+// maps), a barrier, then threads take chunks of the result. In a chunk, codes are packed a few groups at a time and
+// meet all rows of the chunk while they are in the L2 cache; the accumulators of one 64 x 64 block stay in L1.
 
 static_assert(RIDGEFILL_GROUP == GGML_RIDGEFILL_GROUP, "one group size");
 
@@ -214,6 +214,7 @@ void compute_chunk(
                 ridgefill_block block = {};
                 block.codes = direct ? codes + o * s.n_in + g_begin * RIDGEFILL_GROUP
                                      : memory.codes + o * RIDGEFILL_GROUP * k.code_size;
+                block.packed = !direct;
                 block.codes_stride = direct ? RIDGEFILL_GROUP : s.chunk_o * RIDGEFILL_GROUP * k.code_size;
                 block.codes_row = direct ? s.n_in : RIDGEFILL_GROUP * k.code_size;
                 block.scale = memory.scale + o;

@@ -328,8 +328,8 @@ void test_abort(const bench & b) {
     llama_ridgefill_set_filled(f.ctx.get(), 0, {0, 0}); // a caller that moves rows moves the interval
     const steps prompt_only(f.all.begin(), f.all.end() - f.p.n_decode);
     const step at_once = joined(prompt_only);
-    // Stops somewhere inside the second bulk ubatch, where the device asks the callback: only the CPU does in the middle of
-    // a graph. Elsewhere every decode ends, and the counts must say so.
+    // Stops somewhere inside the second bulk ubatch, where the device asks the callback: only the CPU does in the
+    // middle of a graph. Elsewhere every decode ends, and the counts must say so.
     const bool asked = ggml_backend_dev_type(b.model->dev_layer(b.n_layer - 1)) == GGML_BACKEND_DEVICE_TYPE_CPU;
     std::vector<float> found;
     int n_aborts = 0;

@@ -140,8 +140,7 @@ inline op_graph op_make_graph(const op_case & c, bool apart = false) {
 }
 
 // Runs the case; the result is poisoned with NaN before. Returns y [n_rows][n_out], empty when a call failed.
-inline std::vector<float>
-op_run(ggml_backend_t backend, const op_case & c, const op_data & d, bool apart = false) {
+inline std::vector<float> op_run(ggml_backend_t backend, const op_case & c, const op_data & d, bool apart = false) {
     op_graph g = op_make_graph(c, apart);
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(g.ctx.get(), backend));
     if (!buffer) {

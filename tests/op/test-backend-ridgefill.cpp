@@ -4,9 +4,9 @@
 //   ridgefill-test-backend-ridgefill support [-b NAME]    which cases a backend takes
 //   ridgefill-test-backend-ridgefill perf [-b NAME] [-s KxN,...] [-r ROWS,...] [-t THREADS] [--time S] [--best]
 //                                         [--csv F] [--json F]
-//        our op (with x rounded by each, and rounded once for all), Q8_0 and bf16 mul_mat side by side; weights lie in the buffer type that the backend likes best for
-//        them (repacked on the CPU). us is the median of alternating runs, with --best the smallest (for a busy
-//        machine); TOP/s counts 2*K*N*ROWS operations.
+//        our op (with x rounded by each, and rounded once for all), Q8_0 and bf16 mul_mat side by side; weights lie in
+//        the buffer type that the backend likes best for them (repacked on the CPU). us is the median of alternating
+//        runs, with --best the smallest (for a busy machine); TOP/s counts 2*K*N*ROWS operations.
 //
 // A new case: add a line to test_cases. A new type to compare with: add it to perf_types.
 
@@ -126,8 +126,8 @@ static std::vector<ggml_backend_buffer_type_t> buffer_types(ggml_backend_dev_t d
     return types;
 }
 
-// The op repeated in one graph, so that the cost of starting a graph does not count, on several weights in turn, so that
-// they come from memory as the layers of a model do; x is the same for all, as it is for the maps. The result has
+// The op repeated in one graph, so that the cost of starting a graph does not count, on several weights in turn, so
+// that they come from memory as the layers of a model do; x is the same for all, as it is for the maps. The result has
 // graph == NULL when the backend has no such op.
 static perf_run
 perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int64_t k, int64_t n, int64_t rows) {
