@@ -10,9 +10,9 @@ Per row, in multiply-adds, 2 FLOPs each:
     scan(l)     3 * heads * d_k * d_v in a gated delta net: read the state by the key, add to it, read it by the query
 A row that runs in full costs linear(l) + scores(l, c) + scan(l) in every layer. A bulk row costs that in layers 0..S-1,
 kv(S) + scan(S) in layer S (its input is exact, so it needs no map) and map + kv(l) + scan(l) in each layer l > S. The
-output matrix counts once, for the last row. Norms, softmax, rotary embedding and the token lookup are left out; they are
-small and run on both sides. Every FLOP counts the same; where attention takes longer per FLOP than matrices do, a measured
-ratio can pass this one, and where a scan does (on a GPU), it cannot come near.
+output matrix counts once, for the last row. Norms, softmax, rotary embedding and the token lookup are left out; they
+are small and run on both sides. Every FLOP counts the same; where attention takes longer per FLOP than matrices do, a
+measured ratio can pass this one, and where a scan does, as on a GPU, it stays below.
 
 Counted from the GGUF's own tensors. Other recurrent layers and latent attention are not counted yet: ValueError.
 """
