@@ -64,17 +64,11 @@ RIDGEFILL_AVX512 inline __m512i dot4(__m512i acc, __m512i u8, __m512i s8) {
 #endif
 }
 
-// one group; NO outputs by NP panels in registers. PACKED: codes are as `pack` leaves them; else they are the tensor's
-// own, `row` bytes from output to output.
-template <int NO, int NP, bool PACKED = true>
+// one group; NO outputs by NP panels in registers
+template <int NO, int NP>
 RIDGEFILL_AVX512 void multiply_group(
-    const char * codes, size_t row, const float * scale, int n_out, const ridgefill_x_group * x, size_t x_stride, int n,
-    float * acc
+    const char * codes, const float * scale, int n_out, const ridgefill_x_group * x, size_t x_stride, int n, float * acc
 ) {
-    const __m512i flip = _mm512_set1_epi8(char(0x80));
-    if (PACKED) {
-        row = GROUP;
-    }
     __m512i start[NP]; // -128 * sum(q)
     __m512 x_scale[NP];
     for (int p = 0; p < NP; p++) {
@@ -96,9 +90,8 @@ RIDGEFILL_AVX512 void multiply_group(
             }
             for (int i = 0; i < NO; i++) {
                 int word;
-                memcpy(&word, codes + (o + i) * row + 4 * k, 4);
-                const __m512i same = _mm512_set1_epi32(word);
-                const __m512i c = PACKED ? same : _mm512_xor_si512(same, flip);
+                memcpy(&word, codes + (o + i) * GROUP + 4 * k, 4);
+                const __m512i c = _mm512_set1_epi32(word);
                 for (int p = 0; p < NP; p++) {
                     dot[i][p] = dot4(dot[i][p], c, q[p]);
                 }
@@ -121,13 +114,20 @@ void multiply(const ridgefill_block & b) {
         const int n = g + 1 == b.n_groups ? b.n_last : GROUP;
         const char * codes = b.codes + g * b.codes_stride;
         const float * scale = b.scale + g * b.scale_stride;
-        const auto part = b.packed
-                              ? (b.n_panels == 1   ? multiply_group<16, 1>
-                                 : b.n_panels == 2 ? multiply_group<8, 2>
-                                 : b.n_panels == 3 ? multiply_group<4, 3>
-                                                   : multiply_group<4, 4>)
-                              : (b.n_panels == 1 ? multiply_group<8, 1, false> : multiply_group<8, 2, false>);
-        part(codes, b.codes_row, scale, b.n_out, b.x + g, b.x_stride, n, b.acc);
+        switch (b.n_panels) {
+        case 1:
+            multiply_group<16, 1>(codes, scale, b.n_out, b.x + g, b.x_stride, n, b.acc);
+            break;
+        case 2:
+            multiply_group<8, 2>(codes, scale, b.n_out, b.x + g, b.x_stride, n, b.acc);
+            break;
+        case 3:
+            multiply_group<4, 3>(codes, scale, b.n_out, b.x + g, b.x_stride, n, b.acc);
+            break;
+        case 4:
+            multiply_group<4, 4>(codes, scale, b.n_out, b.x + g, b.x_stride, n, b.acc);
+            break;
+        }
     }
 }
 
@@ -228,7 +228,7 @@ RIDGEFILL_AVX512 void ridgefill_avx512_store(const float * acc, int n_out, int n
 const ridgefill_kernels * ridgefill_kernels_avx512vnni() {
     static const ridgefill_kernels kernels = {
         "avx512vnni", 1,
-        true,         nullptr,
+        false,        nullptr,
         nullptr,      ridgefill_avx512_quantize,
         pack,         ridgefill_avx512_start,
         multiply,     ridgefill_avx512_store,

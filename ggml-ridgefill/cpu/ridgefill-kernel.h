@@ -30,8 +30,7 @@ inline size_t ridgefill_acc_index(int o, int panel) {
 
 // One accumulator block and what meets in it.
 struct ridgefill_block {
-    const char * codes; // packed, [group][output][128]; or the tensor itself, see `direct`
-    bool packed;
+    const char * codes;  // packed, [group][output][128]; or the tensor itself, see `direct`
     size_t codes_stride; // bytes from group to group
     size_t codes_row;    // bytes from output to output
     const float * scale; // [group][output]

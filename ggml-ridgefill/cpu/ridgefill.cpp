@@ -159,11 +159,14 @@ void pack_codes(
     int n_g, const thread_memory & memory
 ) {
     const auto * codes = static_cast<const int8_t *>(dst->src[0]->data) + o_begin * s.n_in;
-    for (int g = 0; g < n_g; g++) {
-        k.pack(
-            codes + (g_begin + g) * RIDGEFILL_GROUP, s.n_in, n_o, group_inputs(s, g_begin + g),
-            memory.codes + g * s.chunk_o * RIDGEFILL_GROUP * k.code_size
-        );
+    // 16 outputs at a time, so that few pages are read from, each in order
+    for (int o = 0; o < n_o; o += 16) {
+        for (int g = 0; g < n_g; g++) {
+            k.pack(
+                codes + o * s.n_in + (g_begin + g) * RIDGEFILL_GROUP, s.n_in, std::min(16, n_o - o),
+                group_inputs(s, g_begin + g), memory.codes + (g * s.chunk_o + o) * RIDGEFILL_GROUP * k.code_size
+            );
+        }
     }
 }
 
@@ -214,7 +217,6 @@ void compute_chunk(
                 ridgefill_block block = {};
                 block.codes = direct ? codes + o * s.n_in + g_begin * RIDGEFILL_GROUP
                                      : memory.codes + o * RIDGEFILL_GROUP * k.code_size;
-                block.packed = !direct;
                 block.codes_stride = direct ? RIDGEFILL_GROUP : s.chunk_o * RIDGEFILL_GROUP * k.code_size;
                 block.codes_row = direct ? s.n_in : RIDGEFILL_GROUP * k.code_size;
                 block.scale = memory.scale + o;
