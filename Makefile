@@ -7,11 +7,11 @@ export PYTHONPATH := $(abspath $(BUILD))/python
 OWN_CXX = $(shell git ls-files '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 CMAKE_ARGS ?=
 
-.PHONY: help build demo bench test archs lint format bump clean check ctest pytest stock wheel configure
+.PHONY: help build demo bench bench-op test archs lint format bump clean check ctest pytest stock wheel configure
 .DEFAULT_GOAL := help
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 build: $(BUILD)/build.ninja ## environment, upstream, hooks, libraries, programs, Python package (in build/)
 	cmake --build $(BUILD) --target ridgefill-python
@@ -21,6 +21,10 @@ demo: build ## the main job on a real model: fit a projector, serve a long promp
 
 bench: build ## time to first token, stock over filled, at 2048, 4096 and 8000 tokens (build/bench.json)
 	$(PYTHON) tools/bench.py $(ARGS)
+
+bench-op: build ## the op beside Q8_0 and bf16 mul_mat: make bench-op BACKEND=cpu|cuda (build/bench-op.json)
+	cmake --build $(BUILD) --target ridgefill-test-backend-ridgefill
+	$(PYTHON) tools/bench_op.py --backend $(or $(BACKEND),cpu) $(ARGS)
 
 test: build stock ## all tests: C++ by ctest, Python by pytest
 	cmake --build $(BUILD)

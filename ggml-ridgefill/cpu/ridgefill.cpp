@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 
-// The op in three steps: every thread rounds and packs a share of x (once per op), a barrier, then threads take chunks
-// of the result. In a chunk, codes are packed a few groups at a time and meet all rows of the chunk while they are in
-// the L2 cache; the accumulators of one 64 x 64 block stay in L1.
+// The op in three steps: every thread rounds and packs a share of x (once per op, or in an op of its own for several
+// maps), a barrier, then threads take chunks of the result. In a chunk, codes are packed a few groups at a time and
+// meet all rows of the chunk while they are in the L2 cache; the accumulators of one 64 x 64 block stay in L1.
 
 static_assert(RIDGEFILL_GROUP == GGML_RIDGEFILL_GROUP, "one group size");
 
@@ -55,7 +55,7 @@ void * ggml_cpu_ridgefill_proc_address(const char * name) {
 }
 
 bool ggml_cpu_ridgefill_supports(const ggml_tensor * op) {
-    return !ggml_ridgefill_disabled() && ggml_ridgefill_is_valid(op);
+    return !ggml_ridgefill_disabled() && ggml_ridgefill_form_of(op) != GGML_RIDGEFILL_INVALID;
 }
 
 namespace {
@@ -65,6 +65,17 @@ int64_t div_up(int64_t a, int64_t b) {
 }
 size_t line_up(size_t n) {
     return (n + 63) / 64 * 64;
+}
+char * line_up(void * p) {
+    return reinterpret_cast<char *>(line_up(reinterpret_cast<size_t>(p)));
+}
+
+// how the op comes by its rounded x
+bool makes_rounded(const ggml_tensor * op) {
+    return op->src[1] == nullptr;
+}
+bool has_rounded(const ggml_tensor * op) {
+    return op->src[3]->type == GGML_TYPE_I8;
 }
 
 struct sizes {
@@ -82,7 +93,7 @@ struct sizes {
 sizes plan(const ggml_tensor * op, int n_threads, int code_size) {
     sizes s = {};
     s.n_in = op->src[0]->ne[0];
-    s.n_out = op->ne[0];
+    s.n_out = op->src[0]->ne[1];
     s.n_rows = op->ne[1];
     s.n_groups = ggml_ridgefill_n_groups(s.n_in);
     s.n_panels = div_up(s.n_rows, RIDGEFILL_PANEL);
@@ -148,11 +159,14 @@ void pack_codes(
     int n_g, const thread_memory & memory
 ) {
     const auto * codes = static_cast<const int8_t *>(dst->src[0]->data) + o_begin * s.n_in;
-    for (int g = 0; g < n_g; g++) {
-        k.pack(
-            codes + (g_begin + g) * RIDGEFILL_GROUP, s.n_in, n_o, group_inputs(s, g_begin + g),
-            memory.codes + g * s.chunk_o * RIDGEFILL_GROUP * k.code_size
-        );
+    // 16 outputs at a time, so that few pages are read from, each in order
+    for (int o = 0; o < n_o; o += 16) {
+        for (int g = 0; g < n_g; g++) {
+            k.pack(
+                codes + o * s.n_in + (g_begin + g) * RIDGEFILL_GROUP, s.n_in, std::min(16, n_o - o),
+                group_inputs(s, g_begin + g), memory.codes + (g * s.chunk_o + o) * RIDGEFILL_GROUP * k.code_size
+            );
+        }
     }
 }
 
@@ -227,9 +241,13 @@ void compute_chunk(
 void forward_packed(const ggml_compute_params & params, const ridgefill_kernels & k, ggml_tensor * dst) {
     const sizes s = plan(dst, params.nth, k.code_size);
 
-    char * work = reinterpret_cast<char *>(line_up(reinterpret_cast<size_t>(params.wdata)));
-    auto * x = reinterpret_cast<ridgefill_x_group *>(work);
-    char * own = work + s.x_bytes + params.ith * s.thread_bytes();
+    if (makes_rounded(dst)) {
+        quantize_share(s, k, params, dst->src[3], reinterpret_cast<ridgefill_x_group *>(line_up(dst->data)));
+        return;
+    }
+    char * work = line_up(params.wdata);
+    auto * x = reinterpret_cast<ridgefill_x_group *>(has_rounded(dst) ? line_up(dst->src[3]->data) : work);
+    char * own = work + (has_rounded(dst) ? 0 : s.x_bytes) + params.ith * s.thread_bytes();
     const thread_memory memory = {
         own,
         reinterpret_cast<float *>(own + s.codes_bytes),
@@ -239,7 +257,9 @@ void forward_packed(const ggml_compute_params & params, const ridgefill_kernels 
     if (params.ith == 0) {
         ggml_threadpool_chunk_set(params.threadpool, params.nth);
     }
-    quantize_share(s, k, params, dst->src[3], x);
+    if (!has_rounded(dst)) {
+        quantize_share(s, k, params, dst->src[3], x);
+    }
     ggml_barrier(params.threadpool);
 
     alignas(64) char saved[64];
@@ -256,20 +276,16 @@ void forward_packed(const ggml_compute_params & params, const ridgefill_kernels 
 
 void forward_plain(const ggml_compute_params & params, ggml_tensor * dst) {
     const ggml_tensor * x = dst->src[3];
-    const auto * codes = static_cast<const int8_t *>(dst->src[0]->data);
-    const auto * scale = static_cast<const ggml_bf16_t *>(dst->src[1]->data);
-    const auto * bias = dst->src[2] ? static_cast<const float *>(dst->src[2]->data) : nullptr;
-    auto * y = static_cast<float *>(dst->data);
-
-    const int64_t n_in = x->ne[0];
-    const int64_t n_out = dst->ne[0];
+    const int64_t n_in = dst->src[0]->ne[0];
+    const int64_t n_out = dst->src[0]->ne[1];
     const int64_t n_rows = dst->ne[1];
     const int64_t n_groups = ggml_ridgefill_n_groups(n_in);
 
-    auto * q_scale = static_cast<float *>(params.wdata);                // [n_rows][n_groups]
+    void * room = makes_rounded(dst) ? dst->data : has_rounded(dst) ? x->data : params.wdata;
+    auto * q_scale = reinterpret_cast<float *>(line_up(room));          // [n_rows][n_groups]
     auto * q = reinterpret_cast<int8_t *>(q_scale + n_rows * n_groups); // [n_rows][n_in]
 
-    for (int64_t r = params.ith; r < n_rows; r += params.nth) {
+    for (int64_t r = params.ith; r < n_rows && !has_rounded(dst); r += params.nth) {
         const auto * row = reinterpret_cast<const float *>(static_cast<const char *>(x->data) + r * x->nb[1]);
         for (int64_t g = 0; g < n_groups; g++) {
             const int64_t i = g * RIDGEFILL_GROUP;
@@ -277,8 +293,15 @@ void forward_plain(const ggml_compute_params & params, ggml_tensor * dst) {
                 ridgefill_ref_quantize(row + i, int(std::min<int64_t>(RIDGEFILL_GROUP, n_in - i)), q + r * n_in + i);
         }
     }
+    if (makes_rounded(dst)) {
+        return;
+    }
     ggml_barrier(params.threadpool);
 
+    const auto * codes = static_cast<const int8_t *>(dst->src[0]->data);
+    const auto * scale = static_cast<const ggml_bf16_t *>(dst->src[1]->data);
+    const auto * bias = dst->src[2] ? static_cast<const float *>(dst->src[2]->data) : nullptr;
+    auto * y = static_cast<float *>(dst->data);
     for (int64_t o = params.ith; o < n_out; o += params.nth) {
         for (int64_t r = 0; r < n_rows; r++) {
             y[r * n_out + o] = ridgefill_ref_dot(
@@ -295,9 +318,12 @@ size_t ggml_cpu_ridgefill_work_size(const ggml_tensor * op, int n_threads) {
     // Packed x is never smaller than what the plain path needs. OpenMP may start fewer threads than planned, and fewer
     // threads take larger chunks: room for the worst number.
     size_t bytes = 0;
+    if (makes_rounded(op)) {
+        return 0;
+    }
     for (int n = 1; n <= n_threads; n++) {
         const sizes s = plan(op, n, kernels() ? kernels()->code_size : 1);
-        bytes = std::max(bytes, s.x_bytes + n * s.thread_bytes());
+        bytes = std::max(bytes, (has_rounded(op) ? 0 : s.x_bytes) + n * s.thread_bytes());
     }
     return bytes + 64;
 }

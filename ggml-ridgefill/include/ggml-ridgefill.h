@@ -31,8 +31,30 @@ GGML_API struct ggml_tensor * ggml_ridgefill(
 
 GGML_API int64_t ggml_ridgefill_n_groups(int64_t n_in);
 
-// True when the tensors of `op` (op->op == GGML_OP_RIDGEFILL) have the types, shapes and layout above. For a backend's
+// The same in two steps, for several maps of one x: round x once, then multiply. The bits are those of ggml_ridgefill.
+// The rounded form (I8, n_rows rows) has a layout of the backend's own, so both steps must run on the same backend:
+// codes is that of any of the maps and is not read, it makes the scheduler put the rounding where the maps are.
+GGML_API struct ggml_tensor *
+ggml_ridgefill_round(struct ggml_context * ctx, struct ggml_tensor * codes, struct ggml_tensor * x);
+GGML_API struct ggml_tensor * ggml_ridgefill_rounded(
+    struct ggml_context * ctx, struct ggml_tensor * codes, struct ggml_tensor * scale, struct ggml_tensor * bias,
+    struct ggml_tensor * rounded
+);
+
+// Room in a rounded form: n_rows rounded up to 16, 136 bytes for each of their groups, 4 KiB for alignment and tables.
+GGML_API size_t ggml_ridgefill_rounded_size(int64_t n_in, int64_t n_rows);
+
+// Which of the three an op with op->op == GGML_OP_RIDGEFILL is, by types, shapes and layout. For a backend's
 // supports_op.
+enum ggml_ridgefill_form {
+    GGML_RIDGEFILL_INVALID,
+    GGML_RIDGEFILL_WHOLE,   // ggml_ridgefill
+    GGML_RIDGEFILL_ROUND,   // ggml_ridgefill_round
+    GGML_RIDGEFILL_ROUNDED, // ggml_ridgefill_rounded
+};
+GGML_API enum ggml_ridgefill_form ggml_ridgefill_form_of(const struct ggml_tensor * op);
+
+// ggml_ridgefill, and nothing else: for a backend that has only that.
 GGML_API bool ggml_ridgefill_is_valid(const struct ggml_tensor * op);
 
 // True when the environment asks for the portable path (GGML_RIDGEFILL_DISABLE set, not empty and not 0); every

@@ -11,23 +11,30 @@ int64_t ggml_ridgefill_n_groups(int64_t n_in) {
     return (n_in + GGML_RIDGEFILL_GROUP - 1) / GGML_RIDGEFILL_GROUP;
 }
 
-static bool
-shapes_match(const ggml_tensor * codes, const ggml_tensor * scale, const ggml_tensor * bias, const ggml_tensor * x) {
-    const int64_t n_in = codes->ne[0];
-    const int64_t n_out = codes->ne[1];
-    return codes->type == GGML_TYPE_I8 && ggml_is_matrix(codes) && ggml_is_contiguous(codes) && n_in % 32 == 0
-           && scale->type == GGML_TYPE_BF16 && ggml_is_matrix(scale) && ggml_is_contiguous(scale)
-           && scale->ne[0] == ggml_ridgefill_n_groups(n_in) && scale->ne[1] == n_out
-           && (bias == nullptr
-               || (bias->type == GGML_TYPE_F32 && ggml_is_contiguous(bias) && ggml_is_vector(bias)
-                   && bias->ne[0] == n_out))
-           && x->type == GGML_TYPE_F32 && ggml_is_matrix(x) && x->ne[0] == n_in && x->nb[0] == sizeof(float);
+static bool codes_match(const ggml_tensor * codes) {
+    return codes->type == GGML_TYPE_I8 && ggml_is_matrix(codes) && ggml_is_contiguous(codes) && codes->ne[0] % 32 == 0;
 }
 
-ggml_tensor *
-ggml_ridgefill(ggml_context * ctx, ggml_tensor * codes, ggml_tensor * scale, ggml_tensor * bias, ggml_tensor * x) {
-    GGML_ASSERT(shapes_match(codes, scale, bias, x));
+static bool map_matches(const ggml_tensor * codes, const ggml_tensor * scale, const ggml_tensor * bias) {
+    const int64_t n_out = codes->ne[1];
+    return codes_match(codes) && scale->type == GGML_TYPE_BF16 && ggml_is_matrix(scale) && ggml_is_contiguous(scale)
+           && scale->ne[0] == ggml_ridgefill_n_groups(codes->ne[0]) && scale->ne[1] == n_out
+           && (bias == nullptr
+               || (bias->type == GGML_TYPE_F32 && ggml_is_contiguous(bias) && ggml_is_vector(bias)
+                   && bias->ne[0] == n_out));
+}
 
+static bool x_matches(const ggml_tensor * codes, const ggml_tensor * x) {
+    return x->type == GGML_TYPE_F32 && ggml_is_matrix(x) && x->ne[0] == codes->ne[0] && x->nb[0] == sizeof(float);
+}
+
+static bool rounded_matches(const ggml_tensor * codes, const ggml_tensor * rounded) {
+    return rounded->type == GGML_TYPE_I8 && ggml_is_matrix(rounded) && ggml_is_contiguous(rounded)
+           && ggml_nbytes(rounded) >= ggml_ridgefill_rounded_size(codes->ne[0], rounded->ne[1]);
+}
+
+static ggml_tensor *
+build(ggml_context * ctx, ggml_tensor * codes, ggml_tensor * scale, ggml_tensor * bias, ggml_tensor * x) {
     ggml_tensor * result = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, codes->ne[1], x->ne[1]);
     result->op = GGML_OP_RIDGEFILL;
     result->src[0] = codes;
@@ -37,10 +44,57 @@ ggml_ridgefill(ggml_context * ctx, ggml_tensor * codes, ggml_tensor * scale, ggm
     return result;
 }
 
+ggml_tensor *
+ggml_ridgefill(ggml_context * ctx, ggml_tensor * codes, ggml_tensor * scale, ggml_tensor * bias, ggml_tensor * x) {
+    GGML_ASSERT(map_matches(codes, scale, bias) && x_matches(codes, x));
+    return build(ctx, codes, scale, bias, x);
+}
+
+ggml_tensor * ggml_ridgefill_rounded(
+    ggml_context * ctx, ggml_tensor * codes, ggml_tensor * scale, ggml_tensor * bias, ggml_tensor * rounded
+) {
+    GGML_ASSERT(map_matches(codes, scale, bias) && rounded_matches(codes, rounded));
+    return build(ctx, codes, scale, bias, rounded);
+}
+
+size_t ggml_ridgefill_rounded_size(int64_t n_in, int64_t n_rows) {
+    return size_t((n_rows + 15) / 16 * 16) * ggml_ridgefill_n_groups(n_in) * (GGML_RIDGEFILL_GROUP + 8) + 4096;
+}
+
+ggml_tensor * ggml_ridgefill_round(ggml_context * ctx, ggml_tensor * codes, ggml_tensor * x) {
+    GGML_ASSERT(codes_match(codes) && x_matches(codes, x));
+
+    // as many rows as x, for everyone who asks a tensor how many rows a batch has
+    const int64_t n_rows = x->ne[1];
+    const int64_t row = (ggml_ridgefill_rounded_size(codes->ne[0], n_rows) + n_rows - 1) / n_rows;
+    ggml_tensor * result = ggml_new_tensor_2d(ctx, GGML_TYPE_I8, row, n_rows);
+    result->op = GGML_OP_RIDGEFILL;
+    result->src[0] = codes;
+    result->src[3] = x;
+    return result;
+}
+
+ggml_ridgefill_form ggml_ridgefill_form_of(const ggml_tensor * op) {
+    const ggml_tensor * codes = op->src[0];
+    const ggml_tensor * scale = op->src[1];
+    const ggml_tensor * x = op->src[3];
+    if (op->op != GGML_OP_RIDGEFILL || !codes || !x || !ggml_is_contiguous(op) || op->ne[1] != x->ne[1]) {
+        return GGML_RIDGEFILL_INVALID;
+    }
+    if (scale == nullptr) {
+        const bool ok = codes_match(codes) && x_matches(codes, x) && rounded_matches(codes, op);
+        return ok ? GGML_RIDGEFILL_ROUND : GGML_RIDGEFILL_INVALID;
+    }
+    if (op->type != GGML_TYPE_F32 || op->ne[0] != codes->ne[1] || !map_matches(codes, scale, op->src[2])) {
+        return GGML_RIDGEFILL_INVALID;
+    }
+    return x_matches(codes, x)         ? GGML_RIDGEFILL_WHOLE
+           : rounded_matches(codes, x) ? GGML_RIDGEFILL_ROUNDED
+                                       : GGML_RIDGEFILL_INVALID;
+}
+
 bool ggml_ridgefill_is_valid(const ggml_tensor * op) {
-    return op->op == GGML_OP_RIDGEFILL && op->type == GGML_TYPE_F32 && ggml_is_contiguous(op)
-           && shapes_match(op->src[0], op->src[1], op->src[2], op->src[3]) && op->ne[0] == op->src[0]->ne[1]
-           && op->ne[1] == op->src[3]->ne[1];
+    return ggml_ridgefill_form_of(op) == GGML_RIDGEFILL_WHOLE;
 }
 
 bool ggml_ridgefill_disabled(void) {

@@ -122,8 +122,8 @@ bool fail(ridgefill_outcome & out, const std::string & reason) {
 }
 
 // y = map(h_S) in the shape of the target
-ggml_tensor * build_map(ggml_context * ctx, const ridgefill_map & map, ggml_tensor * source, ggml_tensor * target, int32_t il) {
-    ggml_tensor * y = map.build(ctx, source);
+ggml_tensor * build_map(ggml_context * ctx, const ridgefill_map & map, ridgefill_source & source, ggml_tensor * target, int32_t il) {
+    ggml_tensor * y = map.build(source);
     ggml_format_name(y, "ridgefill-%d", il);
     if (!ggml_are_same_shape(y, target)) {
         y = ggml_reshape_4d(ctx, y, target->ne[0], target->ne[1], target->ne[2], target->ne[3]);
@@ -206,7 +206,7 @@ bool redirect_targets(
         const ridgefill_task & task, llm_graph_result & res, ggml_tensor * source, int64_t n_rows,
         std::vector<ridgefill_redirect> & redirects, ridgefill_outcome & out) {
     ggml_context * ctx = res.get_ctx();
-    ggml_tensor * x = as_rows(ctx, source, task.maps->n_in);
+    ridgefill_source x = { ctx, as_rows(ctx, source, task.maps->n_in) };
 
     for (const ridgefill_map & map : task.maps->maps) {
         ggml_tensor * target = ridgefill_find_target(res, task.target, map.il);

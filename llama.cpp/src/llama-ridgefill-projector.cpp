@@ -8,6 +8,7 @@
 #include "llama-model.h"
 #include "llama-vocab.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -72,19 +73,40 @@ void check_fingerprints(const llama_model & model, ridgefill_sidefile & file, bo
     }
 }
 
-// Does the device run the op on these maps? Asked with a batch of rows as a bulk ubatch has them.
+// A map and a batch of rows as a bulk ubatch has them, to ask a device about.
+struct probe {
+    ggml_context_ptr ctx { ggml_init({ ggml_tensor_overhead() * 8, nullptr, true }) };
+    ggml_tensor * codes, * scale, * bias, * x;
+
+    probe(int64_t n_in, int64_t n_out) :
+        codes(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I8,   n_in, n_out)),
+        scale(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_BF16, ggml_ridgefill_n_groups(n_in), n_out)),
+        bias (ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32,  n_out)),
+        x    (ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32,  n_in, 512)) {}
+};
+
+// Does the device run the op on these maps?
 bool device_runs_op(ggml_backend_dev_t dev, int64_t n_in, int64_t n_out) {
     if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_META) {
         return false; // tensor parallel: it aborts on ops it cannot split
     }
-    ggml_context_ptr ctx { ggml_init({ ggml_tensor_overhead() * 8, nullptr, true }) };
-    const int64_t n_groups = (n_in + 127) / 128;
-    ggml_tensor * y = ggml_ridgefill(ctx.get(),
-            ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I8,   n_in,     n_out),
-            ggml_new_tensor_2d(ctx.get(), GGML_TYPE_BF16, n_groups, n_out),
-            ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32,  n_out),
-            ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32,  n_in,     512));
-    return ggml_backend_dev_supports_op(dev, y);
+    probe p(n_in, n_out);
+    return ggml_backend_dev_supports_op(dev, ggml_ridgefill(p.ctx.get(), p.codes, p.scale, p.bias, p.x));
+}
+
+// May its maps share a rounded x? GGML_RIDGEFILL_WHOLE: no, for bisecting.
+bool device_shares_x(const llama_model & model, ggml_backend_dev_t dev, int64_t n_in, int64_t n_out) {
+    const char * whole = getenv("GGML_RIDGEFILL_WHOLE");
+    if (whole && *whole && strcmp(whole, "0") != 0) {
+        return false;
+    }
+    if (ggml_backend_buft_is_host(ggml_backend_dev_buffer_type(dev)) && !model.devices.empty()) {
+        return false; // the scheduler may move some products of such maps to a GPU, where a rounded x looks otherwise
+    }
+    probe p(n_in, n_out);
+    ggml_tensor * rounded = ggml_ridgefill_round(p.ctx.get(), p.codes, p.x);
+    ggml_tensor * y = ggml_ridgefill_rounded(p.ctx.get(), p.codes, p.scale, p.bias, rounded);
+    return ggml_backend_dev_supports_op(dev, rounded) && ggml_backend_dev_supports_op(dev, y);
 }
 
 struct loader {
@@ -112,6 +134,7 @@ struct loader {
             ridgefill_map map;
             map.il = (int32_t) il;
             const bool native = file.encoding == "i8" && device_runs_op(dev, file.n_in, file.n_out);
+            map.shares = native && device_shares_x(model, dev, file.n_in, file.n_out);
             if (native) {
                 map.codes = ggml_new_tensor_2d(ctx, GGML_TYPE_I8,   file.n_in,       file.n_out);
                 map.scale = ggml_new_tensor_2d(ctx, GGML_TYPE_BF16, file.n_groups(), file.n_out);
@@ -205,6 +228,18 @@ ggml_tensor * ridgefill_map::build(ggml_context * ctx, ggml_tensor * x) const {
         return ggml_ridgefill(ctx, codes, scale, bias, x);
     }
     return ggml_add(ctx, ggml_mul_mat(ctx, weight, x), bias);
+}
+
+ggml_tensor * ridgefill_map::build(ridgefill_source & source) const {
+    if (!shares) {
+        return build(source.ctx, source.x);
+    }
+    ggml_tensor *& rounded = source.rounded[ggml_backend_buffer_get_type(codes->buffer)];
+    if (!rounded) {
+        rounded = ggml_ridgefill_round(source.ctx, codes, source.x);
+        ggml_format_name(rounded, "ridgefill-x-%d", il);
+    }
+    return ggml_ridgefill_rounded(source.ctx, codes, scale, bias, rounded);
 }
 
 ridgefill_base ridgefill_base_of(const llama_model & model) {

@@ -8,12 +8,20 @@
 
 #include "ggml-cpp.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
 struct llama_model;
 struct ridgefill_sidefile;
 struct ridgefill_base;
+
+// What the maps of a graph read. Where maps can share it, x is rounded once for all of a device, when the first is built.
+struct ridgefill_source {
+    ggml_context * ctx;
+    ggml_tensor *  x; // F32 [n_in, n_rows]
+    std::map<ggml_backend_buffer_type_t, ggml_tensor *> rounded = {};
+};
 
 // y = W x + b of one layer. codes+scale: the ridgefill op; weight: mul_mat of Q8_0 or BF16.
 struct ridgefill_map {
@@ -22,11 +30,13 @@ struct ridgefill_map {
     ggml_tensor * scale  = nullptr; // BF16 [ceil(n_in/128), n_out]
     ggml_tensor * weight = nullptr; // Q8_0 or BF16 [n_in, n_out]
     ggml_tensor * bias   = nullptr; // F32  [n_out]
+    bool          shares = false;   // takes a rounded x
 
     // x: F32 [n_in, n_rows] -> F32 [n_out, n_rows]
     ggml_tensor * build(ggml_context * ctx, ggml_tensor * x) const;
+    ggml_tensor * build(ridgefill_source & source) const;
 
-    static constexpr int max_nodes = 4; // op or mul_mat + add, and a reshape to the target's form; x's reshape
+    static constexpr int max_nodes = 4; // op or mul_mat + add, and a reshape to the target's form; x's reshape, its rounding
 };
 
 struct ridgefill_maps {

@@ -5,6 +5,7 @@
 #include "llama-ridgefill-context.h"
 #include "llama-ridgefill-projector.h"
 
+#include "ggml-ridgefill-plan.h"
 #include "llama-context.h"
 #include "llama-impl.h"
 #include "llama-kv-cache.h"
@@ -35,6 +36,7 @@ bool llama_context::ridgefill_reserve(uint32_t n_tokens, uint32_t n_seqs, const 
     if (!ridgefill || !ridgefill->projector) {
         return true;
     }
+    ggml_ridgefill_graphs_take_turns();
     const auto reserve = [&](llama_ridgefill_context::row_class cls) {
         ridgefill->reserving = cls;
         const bool ok = graph_reserve(n_tokens, n_seqs, n_seqs, mctx, model.hparams.no_alloc) != nullptr;

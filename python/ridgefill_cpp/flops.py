@@ -2,16 +2,19 @@
 
 Per row, in multiply-adds, 2 FLOPs each:
     linear(l)   elements of the weight matrices of layer l that a row is multiplied by
-    kv(l)       those of its K and V projections
+    kv(l)       those of the projections that its cache or state is made from: K and V; of a gated delta net the mixed
+                projection, its two gates and the convolution
     map         n_in * n_out of one map
     scores(l,c) n_head * (d_k + d_v) * c: scores and weighted values over c rows, c = position + 1, at most the layer's
                 window
-A row that runs in full costs linear(l) + scores(l, c) in every layer. A bulk row costs that in layers 0..S-1, kv(S) in
-layer S (its input is exact, so it needs no map) and map + kv(l) in each layer l > S. The output matrix counts once, for
-the last row. Norms, softmax, rotary embedding and the token lookup are left out; they are small and run on both sides.
-Every FLOP counts the same; where attention takes longer per FLOP than matrices do, a measured ratio can pass this one.
+    scan(l)     3 * heads * d_k * d_v in a gated delta net: read the state by the key, add to it, read it by the query
+A row that runs in full costs linear(l) + scores(l, c) + scan(l) in every layer. A bulk row costs that in layers 0..S-1,
+kv(S) + scan(S) in layer S (its input is exact, so it needs no map) and map + kv(l) + scan(l) in each layer l > S. The
+output matrix counts once, for the last row. Norms, softmax, rotary embedding and the token lookup are left out; they
+are small and run on both sides. Every FLOP counts the same; where attention takes longer per FLOP than matrices do, a
+measured ratio can pass this one, and where a scan does, as on a GPU, it stays below.
 
-Counted from the GGUF's own tensors. Layers with recurrent state and latent attention are not counted yet: ValueError.
+Counted from the GGUF's own tensors. Other recurrent layers and latent attention are not counted yet: ValueError.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Layer:
     kv: int
     score: int
     window: int | None = None
+    scan: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def stock_flops(dims: Dims, n_prompt: int) -> int:
     """A prompt of n_prompt rows run in full, to the logits of its last row."""
     total = dims.output
     for layer in dims.layers:
-        total += n_prompt * layer.linear + layer.score * _contexts(0, n_prompt, layer.window)
+        total += n_prompt * (layer.linear + layer.scan) + layer.score * _contexts(0, n_prompt, layer.window)
     return 2 * total
 
 
@@ -74,6 +78,7 @@ def fill_flops(
     total = dims.output
     for index, layer in enumerate(dims.layers):
         contexts = _contexts(0, n_prompt, layer.window)
+        total += n_prompt * layer.scan
         if index < split:
             total += n_prompt * layer.linear + layer.score * contexts
         else:
@@ -127,10 +132,11 @@ def _layer(model: GgufFile, arch: str, index: int) -> Layer:
         found = _WEIGHT.fullmatch(name)
         if found and int(found[1]) == index and len(info.ne) >= 2:
             sizes[found[2]] = prod(info.ne)
-    if "ssm_conv1d" in sizes or not ({"attn_k", "attn_qkv"} & set(sizes)):
-        raise ValueError(
-            f"{model.path}: layer {index}: found {', '.join(sorted(sizes)) or 'nothing'}, allowed: attention"
-        )
+    delta_net = {"attn_qkv", "ssm_alpha", "ssm_beta", "ssm_conv1d"}
+    recurrent = "ssm_conv1d" in sizes
+    if not (delta_net <= set(sizes) if recurrent else {"attn_k", "attn_qkv"} & set(sizes)):
+        found = ", ".join(sorted(sizes)) or "nothing"
+        raise ValueError(f"{model.path}: layer {index}: found {found}, allowed: attention or a gated delta net")
 
     def key(name: str, default: int) -> int:
         value = model.keys.get(f"{arch}.{name}")
@@ -147,8 +153,12 @@ def _layer(model: GgufFile, arch: str, index: int) -> Layer:
     linear = 0
     for name, size in sizes.items():
         linear += size * n_used // n_expert if n_expert and name.endswith("_exps") else size
+    if recurrent:
+        heads, state = key("ssm.time_step_rank", 0), key("ssm.state_size", 0)
+        return Layer(linear, sum(sizes[name] for name in delta_net), 0, scan=3 * heads * state * state)
     n_embd = key("embedding_length", 0)
-    return Layer(linear, n_embd * n_kv * (d_k + d_v), n_head * (d_k + d_v), _window(model, arch, index))
+    kv = n_embd * n_kv * (d_k + d_v) + sizes.get("indexer.k_proj", 0)
+    return Layer(linear, kv, n_head * (d_k + d_v), _window(model, arch, index))
 
 
 def _window(model: GgufFile, arch: str, index: int) -> int | None:

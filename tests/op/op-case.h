@@ -124,7 +124,8 @@ struct op_graph {
     ggml_tensor * y;
 };
 
-inline op_graph op_make_graph(const op_case & c) {
+// apart: x is rounded by an op of its own
+inline op_graph op_make_graph(const op_case & c, bool apart = false) {
     op_graph g = {};
     g.ctx.reset(ggml_init({16 * ggml_tensor_overhead(), nullptr, true}));
     ggml_context * ctx = g.ctx.get();
@@ -133,13 +134,14 @@ inline op_graph op_make_graph(const op_case & c) {
     g.bias = c.bias ? ggml_new_tensor_1d(ctx, GGML_TYPE_F32, c.n_out) : nullptr;
     g.x_base = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, c.stride(), c.n_rows);
     ggml_tensor * x = c.pad ? ggml_view_2d(ctx, g.x_base, c.n_in, c.n_rows, g.x_base->nb[1], 0) : g.x_base;
-    g.y = ggml_ridgefill(ctx, g.codes, g.scale, g.bias, x);
+    g.y = apart ? ggml_ridgefill_rounded(ctx, g.codes, g.scale, g.bias, ggml_ridgefill_round(ctx, g.codes, x))
+                : ggml_ridgefill(ctx, g.codes, g.scale, g.bias, x);
     return g;
 }
 
 // Runs the case; the result is poisoned with NaN before. Returns y [n_rows][n_out], empty when a call failed.
-inline std::vector<float> op_run(ggml_backend_t backend, const op_case & c, const op_data & d) {
-    op_graph g = op_make_graph(c);
+inline std::vector<float> op_run(ggml_backend_t backend, const op_case & c, const op_data & d, bool apart = false) {
+    op_graph g = op_make_graph(c, apart);
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(g.ctx.get(), backend));
     if (!buffer) {
         return {};

@@ -1,7 +1,7 @@
 // The op on the CPU backend, each path (GGML_RIDGEFILL_CPU) in a process of its own:
 //  1. NMSE < 5e-4 against the float64 contract (512 elements or more), and every element of a poisoned result written
 //  2. near equality with the W8A8 arithmetic in float64 (see max_rounds)
-//  3. bit-equal to the plain path, and for 1 to 4 threads
+//  3. bit-equal to the plain path, for 1 to 4 threads, and with x rounded by an op of its own
 //  4. the portable Q8_0 form dequantises to the same values
 //  5. a NaN or an infinity in x shows in its row and nowhere else
 //  6. negative controls: a wrong scale, an unwritten element and a wrong code are found
@@ -76,6 +76,7 @@ static void check_values(ggml_backend_t backend, const op_case & c, const std::v
     set_n_threads(backend, 1);
     set_use_ref(backend, true);
     const std::vector<float> plain = op_run(backend, c, d);
+    check(same_bits(op_run(backend, c, d, true), plain), "plain path, x rounded apart: other bits: " + c.vars());
     set_use_ref(backend, false);
 
     bool first = true;
@@ -83,6 +84,8 @@ static void check_values(ggml_backend_t backend, const op_case & c, const std::v
         set_n_threads(backend, n);
         const std::vector<float> y = op_run(backend, c, d);
         check(same_bits(y, plain), "bits differ from the plain path: " + c.vars() + ",threads=" + std::to_string(n));
+        const bool apart_ok = same_bits(op_run(backend, c, d, true), plain);
+        check(apart_ok, "x rounded apart: other bits: " + c.vars() + ",threads=" + std::to_string(n));
         if (first) {
             const op_errors e = op_compare(c, d, y);
             check(e.n_unset == 0, std::to_string(e.n_unset) + " elements not written: " + c.vars());
@@ -164,6 +167,14 @@ static void check_refusals(ggml_backend_t backend) {
     refused("scale of another type", [](op_graph & b) { b.scale->type = GGML_TYPE_F16; });
     refused("scale of another shape", [](op_graph & b) { b.scale->ne[0] = 1; });
     refused("bias of another length", [](op_graph & b) { b.bias->ne[0] = 7; });
+
+    op_graph apart = op_make_graph(c, true);
+    ggml_tensor * rounded = apart.y->src[3];
+    check(ggml_backend_dev_supports_op(dev, rounded), "rounding apart is supported");
+    check(ggml_backend_dev_supports_op(dev, apart.y), "a rounded x is supported");
+    check(!ggml_ridgefill_is_valid(rounded) && !ggml_ridgefill_is_valid(apart.y), "they are not the whole op");
+    rounded->ne[0] -= 8;
+    check(!ggml_backend_dev_supports_op(dev, apart.y), "refused: a rounded x without room");
 }
 
 // Each spoiled copy must be caught by the check that the real results pass.

@@ -28,6 +28,13 @@ def test_a_window_limits_the_context():
     assert fill_flops(dims, 4, tail=1, head=1, split=0, n_in=1, n_out=1) == 2 * (1 + 2)
 
 
+def test_a_scan_runs_for_every_row():
+    dims = Dims((Layer(100, 10, 0, scan=7),) * 2, 4, 0)
+    assert stock_flops(dims, 4) == 2 * 2 * 4 * 107
+    # layer 0 in full; layer 1 in full for two rows, its cache alone for the other two (it is the split: no map)
+    assert fill_flops(dims, 4, tail=1, head=1, split=1) == 2 * (4 * 107 + 2 * 107 + 2 * 17)
+
+
 def test_nothing_to_fill_is_stock():
     assert ratio_ideal(TINY, 6, tail=5, head=1, split=1) == 1
     assert ratio_ideal(TINY, 3, tail=5, head=16, split=1) == 1
