@@ -47,4 +47,4 @@ else()
 endif()
 
 # hooked and tested, but not shipped: llama-cli replaces it upstream
-add_custom_target(ridgefill-test-programs ALL DEPENDS llama-completion)
+add_custom_target(ridgefill-test-programs ALL DEPENDS llama-completion ggml-rpc-server)

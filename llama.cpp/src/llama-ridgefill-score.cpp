@@ -75,7 +75,7 @@ ggml_tensor * unfused(ggml_context * ctx, ggml_tensor * fa, const run & r) {
         scale = 1.0f;
     }
     ggml_tensor * mask = fa->src[3] ? rows_of(ctx, fa->src[3], r) : nullptr;
-    kq = ggml_soft_max_ext(ctx, kq, mask && r.step > 1 ? ggml_cont(ctx, mask) : mask, scale, max_bias);
+    kq = ggml_soft_max_ext(ctx, kq, mask && !ggml_is_contiguous(mask) ? ggml_cont(ctx, mask) : mask, scale, max_bias);
     ggml_soft_max_add_sinks(kq, fa->src[4]);
     return kq;
 }

@@ -166,6 +166,7 @@ void test_beside(const bench & b, bool unified) {
     setup s;
     s.n_seq = 3;
     s.unified = unified;
+    s.n_ubatch = 96; // more rows of each sequence than the question has, also where memory is reserved for all three
     fixture f(b, s);
     const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
     const int n = f.p.n_prompt(), tail = n - f.p.n_tail;
