@@ -123,7 +123,9 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
     add_opt(
         common_arg(
             {"--ridgefill-share"}, "N",
-            string_format("quality mode: share of the rows to fill that run exactly, 0 to 1 (default: %.2f)", def.share),
+            string_format(
+                "quality mode: share of the rows to fill that run exactly, 0 to 1 (default: %.2f)", def.share
+            ),
             [](common_params & params, const std::string & value) {
                 params.ridgefill.params.share = common_ridgefill_parse_share(value);
             }
@@ -142,7 +144,9 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
             ),
             [](common_params & params, const std::string & value) {
                 if (!llama_ridgefill_select_parse(value.c_str(), &params.ridgefill.params.select)) {
-                    throw std::invalid_argument("found '" + value + "', allowed: attention, spans, rows, class, random, all");
+                    throw std::invalid_argument(
+                        "found '" + value + "', allowed: attention, spans, rows, class, random, all"
+                    );
                 }
             }
         ),
@@ -205,9 +209,9 @@ bool common_ridgefill_init(
     LOG_INF(
         "ridgefill: '%s', split %d, %d maps, %d states, %.1f MiB, %s, mode %s, tail %d, head %d, min bulk %d\n",
         llama_ridgefill_name(out.get()), llama_ridgefill_split(out.get()), llama_ridgefill_n_maps(out.get()),
-        llama_ridgefill_n_states(out.get()), llama_ridgefill_size(out.get()) / 1024.0 / 1024.0, llama_ridgefill_native(out.get()) ? "op" : "portable path",
-        llama_ridgefill_mode_name(params.params.mode), params.params.n_tail, params.params.n_head,
-        params.params.n_min_bulk
+        llama_ridgefill_n_states(out.get()), llama_ridgefill_size(out.get()) / 1024.0 / 1024.0,
+        llama_ridgefill_native(out.get()) ? "op" : "portable path", llama_ridgefill_mode_name(params.params.mode),
+        params.params.n_tail, params.params.n_head, params.params.n_min_bulk
     );
     return true;
 }

@@ -17,8 +17,9 @@ using json = common_json;
 struct common_adapter_lora_info;
 struct server_task;
 
-// The `ridgefill` field of a request: "off" | "plumb" | "speed" | "quality" | {"mode": ..., "tail": N, "share": X}. Members that are absent or
-// null keep what params holds. Throws std::invalid_argument with the value found and the values allowed.
+// The `ridgefill` field of a request: "off" | "plumb" | "speed" | "quality" | {"mode": ..., "tail": N, "share": X}.
+// Members that are absent or null keep what params holds. Throws std::invalid_argument with the value found and the
+// values allowed.
 void server_ridgefill_parse(const json & field, llama_ridgefill_params & params);
 
 // Which rows of a sequence or of a stored prompt were filled.

@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <set>
 
-llama_ridgefill_plan llama_ridgefill_context::plan_for(
-        llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides) const {
+llama_ridgefill_plan
+llama_ridgefill_context::plan_for(llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides) const {
     if (!projector) {
-        return { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0 };
+        return {LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0};
     }
     const llama_ridgefill_params & p = overrides ? *overrides : params;
     llama_ridgefill_plan plan = ridgefill_plan_make(begin, end, p, projector->tile);
@@ -22,11 +22,12 @@ llama_ridgefill_plan llama_ridgefill_context::plan_for(
 }
 
 llama_ridgefill_plan llama_ridgefill_context::announce(
-        llama_seq_id seq, llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides) {
+    llama_seq_id seq, llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides
+) {
     const llama_ridgefill_plan plan = plan_for(begin, end, overrides);
     sequence & s = seqs[seq];
     s.cursor.start(plan, begin, end);
-    s.counts  = { plan.mode, plan.reason, 0, 0, 0 };
+    s.counts = {plan.mode, plan.reason, 0, 0, 0};
     s.quality = start_quality(plan, end, overrides ? *overrides : params);
     return plan;
 }
@@ -38,7 +39,7 @@ llama_ridgefill_counts llama_ridgefill_context::counts(llama_seq_id seq) const {
 
 llama_ridgefill_interval llama_ridgefill_context::filled(llama_seq_id seq) const {
     const auto it = seqs.find(seq);
-    return it == seqs.end() ? llama_ridgefill_interval {} : it->second.marks.hull();
+    return it == seqs.end() ? llama_ridgefill_interval{} : it->second.marks.hull();
 }
 
 void llama_ridgefill_context::set_filled(llama_seq_id seq, llama_ridgefill_interval iv) {
@@ -72,8 +73,8 @@ void llama_ridgefill_context::attach(const llama_ridgefill_projector * next, con
         }
     }
     projector = next;
-    params    = defaults;
-    outcome   = {};
+    params = defaults;
+    outcome = {};
 }
 
 llama_ridgefill_reason llama_ridgefill_context::obstacle(const llama_cparams & cparams, bool plain) const {
@@ -87,22 +88,26 @@ llama_ridgefill_reason llama_ridgefill_context::obstacle(const llama_cparams & c
     const bool nextn = cparams.embeddings_nextn && !cparams.embeddings_nextn_masked;
     const auto & layer_inp = cparams.embeddings_layer_inp;
     const size_t above = (size_t) projector->split + 1;
-    const bool late = layer_inp.size() > above && std::find(layer_inp.begin() + above, layer_inp.end(), true) != layer_inp.end();
+    const bool late =
+        layer_inp.size() > above && std::find(layer_inp.begin() + above, layer_inp.end(), true) != layer_inp.end();
     if (cparams.embeddings || nextn || late) {
         return LLAMA_RIDGEFILL_REASON_OUTPUTS;
     }
     return LLAMA_RIDGEFILL_REASON_NONE;
 }
 
-std::vector<uint8_t> llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams & cparams, bool plain) {
+std::vector<uint8_t>
+llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams & cparams, bool plain) {
     deferred = false;
     if (!projector || !capture.layers.empty()) {
         return {};
     }
     const llama_ridgefill_reason reason = obstacle(cparams, plain);
-    const bool layer_inputs = std::count(cparams.embeddings_layer_inp.begin(), cparams.embeddings_layer_inp.end(), true) > 0;
+    const bool layer_inputs =
+        std::count(cparams.embeddings_layer_inp.begin(), cparams.embeddings_layer_inp.end(), true) > 0;
 
-    std::map<llama_seq_id, ridgefill_cursor> cursors; // copies: the batch may still fail, commit() advances the real ones
+    std::map<llama_seq_id, ridgefill_cursor>
+        cursors; // copies: the batch may still fail, commit() advances the real ones
     std::vector<uint8_t> res(batch.n_tokens, EXACT);
     bool any = false;
     std::set<llama_seq_id> wants_bulk_outputs;
@@ -150,9 +155,10 @@ std::vector<uint8_t> llama_ridgefill_context::classify(const llama_batch & batch
         if (bulk && quality) {
             keeps.insert(id);
         }
-        res[i] = tail    ? EARLY
-               : quality ? (recurrent ? HOLD : KEEP)
-               : cursor.plan.mode == LLAMA_RIDGEFILL_MODE_PLUMB ? PLUMB : FILL;
+        res[i] = tail                                             ? EARLY
+                 : quality                                        ? (recurrent ? HOLD : KEEP)
+                 : cursor.plan.mode == LLAMA_RIDGEFILL_MODE_PLUMB ? PLUMB
+                                                                  : FILL;
         any = true;
     }
 
@@ -166,34 +172,53 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
     ridgefill_task res;
     res.outcome = &outcome;
     if (!capture.layers.empty()) {
-        res.what   = ridgefill_task::CAPTURE;
-        res.split  = capture.split;
+        res.what = ridgefill_task::CAPTURE;
+        res.split = capture.split;
         res.target = capture.target;
         res.layers = &capture.layers;
         return res;
     }
-    const uint8_t cls = reserving != EXACT ? (uint8_t) reserving : ubatch.data ? ubatch.data->row_class : (uint8_t) EXACT;
+    const uint8_t cls = reserving != EXACT ? (uint8_t) reserving
+                        : ubatch.data      ? ubatch.data->row_class
+                                           : (uint8_t) EXACT;
     if (!projector || cls == EXACT) {
         return res;
     }
-    res.split  = projector->split;
+    res.split = projector->split;
     res.target = projector->target;
-    res.maps   = &projector->maps;
+    res.maps = &projector->maps;
     res.inputs = this;
     switch (cls) {
-        case FILL:   res.what = ridgefill_task::FILL;   break;
-        case PLUMB:  res.what = ridgefill_task::PLUMB;  break;
-        case KEEP:   res.what = ridgefill_task::KEEP;   break;
-        case EARLY:  res.what = ridgefill_task::EARLY;  break;
-        case RESUME: res.what = ridgefill_task::RESUME; break;
-        case HOLD:   res.what = ridgefill_task::HOLD;   break;
-        case LATE:   res.what = ridgefill_task::LATE;   break;
-        default:     GGML_ABORT("unknown row class");
+    case FILL:
+        res.what = ridgefill_task::FILL;
+        break;
+    case PLUMB:
+        res.what = ridgefill_task::PLUMB;
+        break;
+    case KEEP:
+        res.what = ridgefill_task::KEEP;
+        break;
+    case EARLY:
+        res.what = ridgefill_task::EARLY;
+        break;
+    case RESUME:
+        res.what = ridgefill_task::RESUME;
+        break;
+    case HOLD:
+        res.what = ridgefill_task::HOLD;
+        break;
+    case LATE:
+        res.what = ridgefill_task::LATE;
+        break;
+    default:
+        GGML_ABORT("unknown row class");
     }
     return res;
 }
 
-void llama_ridgefill_context::prepare(const llama_ubatch & ubatch, llama_memory_i * memory, ggml_backend_sched_t sched) {
+void llama_ridgefill_context::prepare(
+    const llama_ubatch & ubatch, llama_memory_i * memory, ggml_backend_sched_t sched
+) {
     if (seqs.empty() || !capture.layers.empty()) {
         return;
     }
@@ -201,7 +226,7 @@ void llama_ridgefill_context::prepare(const llama_ubatch & ubatch, llama_memory_
     if (what == ridgefill_task::LATE) {
         return; // its first half has taken the correction off
     }
-    const bool fill   = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
+    const bool fill = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
     const bool placed = what == ridgefill_task::RESUME;
     const bool corrects = projector && !projector->states.empty();
 
@@ -222,7 +247,7 @@ void llama_ridgefill_context::prepare(const llama_ubatch & ubatch, llama_memory_
                 continue; // the late layers have not seen the bulk yet
             }
 
-            const float rho   = it->second.quality ? it->second.quality->filled_share() : 1.0f;
+            const float rho = it->second.quality ? it->second.quality->filled_share() : 1.0f;
             const float scale = fill ? -marks.applied() : marks.open_at(pos) ? alpha * rho : 0.0f;
             if (!corrects || scale == 0.0f) {
                 continue;
@@ -273,7 +298,7 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
         keep_rows(ubatch);
     }
 
-    const bool fills  = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
+    const bool fills = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
     const bool filled = fills && outcome.applied;
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
@@ -304,7 +329,9 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
 }
 
 uint32_t llama_ridgefill_context::n_extra_nodes() const {
-    return projector ? (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)) + RIDGEFILL_SCORE_MAX_NODES : 0;
+    return projector
+               ? (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)) + RIDGEFILL_SCORE_MAX_NODES
+               : 0;
 }
 
 void llama_ridgefill_context::capture_reset() {

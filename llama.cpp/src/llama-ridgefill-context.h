@@ -18,12 +18,12 @@
 struct llama_cparams;
 struct llama_batch;
 struct llama_memory_i;
-class  llama_memory_recurrent;
+class llama_memory_recurrent;
 struct llama_ubatch;
 
 struct llama_ridgefill_context : ridgefill_inputs {
     const llama_ridgefill_projector * projector = nullptr;
-    llama_ridgefill_params            params    = {};
+    llama_ridgefill_params params = {};
 
     // Another side file: what an earlier one added to the states of its sequences is forgotten.
     void attach(const llama_ridgefill_projector * next, const llama_ridgefill_params & defaults);
@@ -31,29 +31,30 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // ---- plan ----
 
     llama_ridgefill_plan plan_for(llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides) const;
-    llama_ridgefill_plan announce(llama_seq_id seq, llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides);
+    llama_ridgefill_plan
+    announce(llama_seq_id seq, llama_pos begin, llama_pos end, const llama_ridgefill_params * overrides);
 
-    llama_ridgefill_counts   counts(llama_seq_id seq) const;
+    llama_ridgefill_counts counts(llama_seq_id seq) const;
     llama_ridgefill_interval filled(llama_seq_id seq) const;
-    void                 set_filled(llama_seq_id seq, llama_ridgefill_interval iv);
-    void                 set_parts (llama_seq_id seq, const llama_ridgefill_interval * list, size_t n);
-    void                 cut       (llama_seq_id seq, llama_pos pos);
-    const ridgefill_marks *  marks (llama_seq_id seq) const; // nullptr: none
+    void set_filled(llama_seq_id seq, llama_ridgefill_interval iv);
+    void set_parts(llama_seq_id seq, const llama_ridgefill_interval * list, size_t n);
+    void cut(llama_seq_id seq, llama_pos pos);
+    const ridgefill_marks * marks(llama_seq_id seq) const; // nullptr: none
 
     float alpha = 1.0f; // scale of the side file's state correction
 
     // ---- hooks of llama_context ----
 
-    // The class of each row of a batch (empty: all exact). A ubatch holds rows of one class. plain: no adapter is active.
-    // EARLY and RESUME: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
+    // The class of each row of a batch (empty: all exact). A ubatch holds rows of one class. plain: no adapter is
+    // active. EARLY and RESUME: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
     enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2, KEEP = 3, EARLY = 4, RESUME = 5, HOLD = 6, LATE = 7 };
     std::vector<uint8_t> classify(const llama_batch & batch, const llama_cparams & cparams, bool plain);
 
     // What the pass shall do to the graph of this ubatch.
     ridgefill_task task(const llama_ubatch & ubatch) const;
 
-    // The ubatch will be computed next: its rows are written anew; adds the state correction behind a filled part, takes it
-    // off before the next one.
+    // The ubatch will be computed next: its rows are written anew; adds the state correction behind a filled part,
+    // takes it off before the next one.
     void prepare(const llama_ubatch & ubatch, llama_memory_i * memory, ggml_backend_sched_t sched);
 
     // The ubatch was computed: counts its rows, records what was filled, keeps captured rows.
@@ -73,7 +74,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // What a decode does with rows of a tail that waits for its selection. WHOLE: classify() only notes that there are
     // some, and the decode is then done in parts (llama_context::ridgefill_decode).
     enum part { WHOLE, FIRST_HALF, SECOND_HALF };
-    part now      = WHOLE;
+    part now = WHOLE;
     bool deferred = false; // the batch has such rows
 
     void find_caches(llama_memory_i * memory);
@@ -84,7 +85,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     void count_selected(llama_seq_id seq, int32_t n);
 
     // ridgefill_inputs
-    void source_rows  (const llama_ubatch & ubatch, int64_t width, float * out) const override;
+    void source_rows(const llama_ubatch & ubatch, int64_t width, float * out) const override;
     void query_weights(const llama_ubatch & ubatch, float * out) const override;
 
     // A decode in parts that fails leaves the prompt as it was before it.
@@ -97,22 +98,22 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // ---- capture ----
 
     struct capture_state {
-        int32_t                 split  = 0;
-        llama_ridgefill_target  target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
-        std::vector<int32_t>    layers;        // empty: not capturing
-        std::vector<int32_t>    width;         // per layer
-        std::vector<std::vector<float>> rows;  // per layer, [n_rows][width]
+        int32_t split = 0;
+        llama_ridgefill_target target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
+        std::vector<int32_t> layers;          // empty: not capturing
+        std::vector<int32_t> width;           // per layer
+        std::vector<std::vector<float>> rows; // per layer, [n_rows][width]
     };
     capture_state capture;
     void capture_reset(); // at the beginning of a decode
 
     mutable ridgefill_outcome outcome; // of the graph built last
 
-private:
+  private:
     struct sequence {
-        ridgefill_cursor         cursor;
-        llama_ridgefill_counts   counts = { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PLAN, 0, 0, 0 };
-        ridgefill_marks          marks;
+        ridgefill_cursor cursor;
+        llama_ridgefill_counts counts = {LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PLAN, 0, 0, 0};
+        ridgefill_marks marks;
         std::unique_ptr<ridgefill_prompt_quality> quality;
     };
     std::map<llama_seq_id, sequence> seqs;
@@ -124,9 +125,9 @@ private:
 
     // Turns a plan of quality mode that cannot be carried out into an exact one with its reason.
     void check_quality(llama_ridgefill_plan & plan, const llama_ridgefill_params & params) const;
-    std::unique_ptr<ridgefill_prompt_quality> start_quality(
-            const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & params) const;
-    void keep_rows (const llama_ubatch & ubatch);
+    std::unique_ptr<ridgefill_prompt_quality>
+    start_quality(const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & params) const;
+    void keep_rows(const llama_ubatch & ubatch);
     void add_scores(const llama_ubatch & ubatch); // the attention of its queries, from the graph that ran last
 };
 

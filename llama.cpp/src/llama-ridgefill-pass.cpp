@@ -33,12 +33,16 @@ ggml_tensor * find_node(ggml_cgraph * gf, const std::string & name, bool first) 
     return res;
 }
 
-// What architectures call the stream entering layer il, the usual name first: the output of layer il - 1, or a name of il.
-const struct { const char * base; int32_t shift; } STREAMS[] = {
-    { "l_out",        -1 },
-    { "l_last",       -1 }, // deepseek4
-    { "ffn_residual", -1 }, // plamo2
-    { "attn_norm_in",  0 }, // step35 renames it
+// What architectures call the stream entering layer il, the usual name first: the output of layer il - 1, or a name of
+// il.
+const struct {
+    const char * base;
+    int32_t shift;
+} STREAMS[] = {
+    {"l_out", -1},
+    {"l_last", -1},       // deepseek4
+    {"ffn_residual", -1}, // plamo2
+    {"attn_norm_in", 0},  // step35 renames it
 };
 
 // What they call the input of a layer's projections.
@@ -83,7 +87,7 @@ bool is_late_ffn(const ggml_tensor * t, int32_t split) {
 
 // Sets an input tensor of a cut graph before each run.
 class ridgefill_input : public llm_graph_input_i {
-public:
+  public:
     enum kind { ROWS, WEIGHTS };
 
     ridgefill_input(const ridgefill_inputs * from, ggml_tensor * t, kind what) : from(from), t(t), what(what) {}
@@ -105,10 +109,10 @@ public:
     // the number of rows, all that matters here, is part of what a graph is reused by
     bool can_reuse(const llm_graph_params &) override { return true; }
 
-private:
+  private:
     const ridgefill_inputs * from;
-    ggml_tensor *            t;
-    kind                     what;
+    ggml_tensor * t;
+    kind what;
 };
 
 void add_input(const ridgefill_task & task, llm_graph_result & res, ggml_tensor * t, ridgefill_input::kind what) {
@@ -122,7 +126,8 @@ bool fail(ridgefill_outcome & out, const std::string & reason) {
 }
 
 // y = map(h_S) in the shape of the target
-ggml_tensor * build_map(ggml_context * ctx, const ridgefill_map & map, ridgefill_source & source, ggml_tensor * target, int32_t il) {
+ggml_tensor *
+build_map(ggml_context * ctx, const ridgefill_map & map, ridgefill_source & source, ggml_tensor * target, int32_t il) {
     ggml_tensor * y = map.build(source);
     ggml_format_name(y, "ridgefill-%d", il);
     if (!ggml_are_same_shape(y, target)) {
@@ -141,14 +146,14 @@ ggml_tensor * as_rows(ggml_context * ctx, ggml_tensor * t, int64_t width) {
 
 // these dangle now; t_h_nextn is read for all rows even when no output is wanted
 void drop_outputs(llm_graph_result & res) {
-    res.t_logits      = nullptr;
-    res.t_embd        = nullptr;
+    res.t_logits = nullptr;
+    res.t_embd = nullptr;
     res.t_embd_pooled = nullptr;
-    res.t_h_nextn     = nullptr;
-    res.t_sampled       .clear();
-    res.t_sampled_probs .clear();
+    res.t_h_nextn = nullptr;
+    res.t_sampled.clear();
+    res.t_sampled_probs.clear();
     res.t_sampled_logits.clear();
-    res.t_candidates    .clear();
+    res.t_candidates.clear();
 }
 
 // Layer inputs that a caller reads (drafters do) stay; the plan keeps bulk rows exact when late ones are wanted.
@@ -173,9 +178,10 @@ void drop_layer_inputs(const llm_graph_params & params, llm_graph_result & res, 
 }
 
 bool rewrite(
-        llm_graph_result & res, ridgefill_outcome & out,
-        const std::vector<ridgefill_redirect> & redirects, const std::vector<ggml_tensor *> & keep,
-        const std::function<bool(const ggml_tensor *)> & must_go, const ridgefill_section & part) {
+    llm_graph_result & res, ridgefill_outcome & out, const std::vector<ridgefill_redirect> & redirects,
+    const std::vector<ggml_tensor *> & keep, const std::function<bool(const ggml_tensor *)> & must_go,
+    const ridgefill_section & part
+) {
     ridgefill_rewrite_stats stats;
     if (!ridgefill_rewrite(res.get_gf(), redirects, keep, stats, out.reason, must_go, part)) {
         return false;
@@ -184,11 +190,12 @@ bool rewrite(
     GGML_ASSERT(ridgefill_rewrite_verify(res.get_gf(), redirects, out.reason));
 #endif
     out.n_nodes_before = stats.n_nodes_before;
-    out.n_nodes_after  = stats.n_nodes_after;
+    out.n_nodes_after = stats.n_nodes_after;
     return true;
 }
 
-ggml_tensor * checked_source(const ridgefill_task & task, llm_graph_result & res, int64_t n_rows, ridgefill_outcome & out) {
+ggml_tensor *
+checked_source(const ridgefill_task & task, llm_graph_result & res, int64_t n_rows, ridgefill_outcome & out) {
     ggml_tensor * source = ridgefill_find_source(res, task.split);
     if (!source) {
         fail(out, "no stream entering layer " + std::to_string(task.split));
@@ -203,10 +210,11 @@ ggml_tensor * checked_source(const ridgefill_task & task, llm_graph_result & res
 
 // Every late layer's target -> its map of `source`.
 bool redirect_targets(
-        const ridgefill_task & task, llm_graph_result & res, ggml_tensor * source, int64_t n_rows,
-        std::vector<ridgefill_redirect> & redirects, ridgefill_outcome & out) {
+    const ridgefill_task & task, llm_graph_result & res, ggml_tensor * source, int64_t n_rows,
+    std::vector<ridgefill_redirect> & redirects, ridgefill_outcome & out
+) {
     ggml_context * ctx = res.get_ctx();
-    ridgefill_source x = { ctx, as_rows(ctx, source, task.maps->n_in) };
+    ridgefill_source x = {ctx, as_rows(ctx, source, task.maps->n_in)};
 
     for (const ridgefill_map & map : task.maps->maps) {
         ggml_tensor * target = ridgefill_find_target(res, task.target, map.il);
@@ -214,9 +222,11 @@ bool redirect_targets(
             return fail(out, "no target of layer " + std::to_string(map.il));
         }
         if (!has_rows(target, task.maps->n_out, n_rows)) {
-            return fail(out, std::string(target->name) + " is not F32 [" + std::to_string(task.maps->n_out) + ", n_rows]");
+            return fail(
+                out, std::string(target->name) + " is not F32 [" + std::to_string(task.maps->n_out) + ", n_rows]"
+            );
         }
-        redirects.push_back({ target, build_map(ctx, map, x, target, map.il) });
+        redirects.push_back({target, build_map(ctx, map, x, target, map.il)});
     }
     return true;
 }
@@ -272,8 +282,10 @@ bool early(const llm_graph_params & params, llm_graph_result & res, ridgefill_ou
     keep.push_back(source);
     ggml_set_output(source);
 
-    if (!rewrite(res, out, {}, keep, [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); },
-                 { ridgefill_section::BEFORE, source })) {
+    if (!rewrite(
+            res, out, {}, keep, [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); },
+            {ridgefill_section::BEFORE, source}
+        )) {
         return false;
     }
     if (out.scores.weights) {
@@ -291,14 +303,14 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
         return false;
     }
     ggml_tensor * rows = ggml_new_tensor(res.get_ctx(), source->type, GGML_MAX_DIMS, source->ne);
-    ggml_set_name (rows, "ridgefill-rows");
+    ggml_set_name(rows, "ridgefill-rows");
     ggml_set_input(rows);
 
-    std::vector<ridgefill_redirect> redirects = { { source, rows } };
+    std::vector<ridgefill_redirect> redirects = {{source, rows}};
     if (task.what == ridgefill_task::LATE) {
         const auto must_go = [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); };
-        if (!redirect_targets(task, res, rows, params.ubatch.n_tokens, redirects, out) ||
-            !rewrite(res, out, redirects, {}, must_go, { ridgefill_section::AFTER, source })) {
+        if (!redirect_targets(task, res, rows, params.ubatch.n_tokens, redirects, out)
+            || !rewrite(res, out, redirects, {}, must_go, {ridgefill_section::AFTER, source})) {
             return false;
         }
         add_input(task, res, rows, ridgefill_input::ROWS);
@@ -308,15 +320,15 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
     }
 
     std::vector<ggml_tensor *> keep;
-    for (ggml_tensor * t : { res.t_logits, res.t_embd, res.t_embd_pooled, res.t_h_nextn }) {
+    for (ggml_tensor * t : {res.t_logits, res.t_embd, res.t_embd_pooled, res.t_h_nextn}) {
         if (t) {
             keep.push_back(t);
         }
     }
-    for (const auto * list : { &res.t_sampled, &res.t_sampled_probs, &res.t_sampled_logits, &res.t_candidates }) {
+    for (const auto * list : {&res.t_sampled, &res.t_sampled_probs, &res.t_sampled_logits, &res.t_candidates}) {
         std::copy_if(list->begin(), list->end(), std::back_inserter(keep), [](const ggml_tensor * t) { return t; });
     }
-    if (!rewrite(res, out, redirects, keep, {}, { ridgefill_section::AFTER, source })) {
+    if (!rewrite(res, out, redirects, keep, {}, {ridgefill_section::AFTER, source})) {
         return false;
     }
     add_input(task, res, rows, ridgefill_input::ROWS);
@@ -328,8 +340,10 @@ bool capture(const llm_graph_params & params, llm_graph_result & res, ridgefill_
     for (const int32_t il : *task.layers) {
         ggml_tensor * t = il < 0 ? ridgefill_find_source(res, task.split) : ridgefill_find_target(res, task.target, il);
         if (!t) {
-            return fail(out, il < 0 ? "no stream entering layer " + std::to_string(task.split)
-                                    : "no target of layer "       + std::to_string(il));
+            return fail(
+                out, il < 0 ? "no stream entering layer " + std::to_string(task.split)
+                            : "no target of layer " + std::to_string(il)
+            );
         }
         const int64_t n_rows = params.ubatch.n_tokens;
         if (!has_rows(t, ggml_nelements(t) / n_rows, n_rows)) {
@@ -367,15 +381,24 @@ void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & r
 
     ridgefill_outcome out;
     switch (task.what) {
-        case ridgefill_task::NONE:    break;
-        case ridgefill_task::FILL:
-        case ridgefill_task::KEEP:
-        case ridgefill_task::PLUMB:   out.applied = fill   (params, res, out); break;
-        case ridgefill_task::CAPTURE: out.applied = capture(params, res, out); break;
-        case ridgefill_task::EARLY:
-        case ridgefill_task::HOLD:    out.applied = early  (params, res, out); break;
-        case ridgefill_task::LATE:
-        case ridgefill_task::RESUME:  out.applied = resume (params, res, out); break;
+    case ridgefill_task::NONE:
+        break;
+    case ridgefill_task::FILL:
+    case ridgefill_task::KEEP:
+    case ridgefill_task::PLUMB:
+        out.applied = fill(params, res, out);
+        break;
+    case ridgefill_task::CAPTURE:
+        out.applied = capture(params, res, out);
+        break;
+    case ridgefill_task::EARLY:
+    case ridgefill_task::HOLD:
+        out.applied = early(params, res, out);
+        break;
+    case ridgefill_task::LATE:
+    case ridgefill_task::RESUME:
+        out.applied = resume(params, res, out);
+        break;
     }
 
     if (!out.applied && out.reason != task.outcome->reason) {

@@ -1,8 +1,8 @@
 #pragma once
 
 // The graph pass: makes the graph of a bulk ubatch write the late caches from maps instead of from the late layers, or
-// cuts a graph at the source for quality mode. Works on any architecture whose source and targets it can find; otherwise
-// it declines and the graph stays exact.
+// cuts a graph at the source for quality mode. Works on any architecture whose source and targets it can find;
+// otherwise it declines and the graph stays exact.
 
 #include "llama-ridgefill.h"
 
@@ -14,7 +14,7 @@
 
 struct ggml_tensor;
 struct llm_graph_params;
-class  llm_graph_result;
+class llm_graph_result;
 
 struct llama_ubatch;
 
@@ -46,28 +46,28 @@ struct ridgefill_task {
         LATE,    // as RESUME, late layers write their caches from maps
     };
 
-    kind                        what   = NONE;
-    int32_t                     split  = 0;
-    llama_ridgefill_target      target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
-    const ridgefill_maps      * maps   = nullptr; // FILL, KEEP, LATE
-    const ridgefill_inputs    * inputs = nullptr; // EARLY, RESUME, LATE
+    kind what = NONE;
+    int32_t split = 0;
+    llama_ridgefill_target target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
+    const ridgefill_maps * maps = nullptr;         // FILL, KEEP, LATE
+    const ridgefill_inputs * inputs = nullptr;     // EARLY, RESUME, LATE
     const std::vector<int32_t> * layers = nullptr; // CAPTURE: -1 or a layer
-    struct ridgefill_outcome  * outcome = nullptr; // written by the pass, owned by the context
+    struct ridgefill_outcome * outcome = nullptr;  // written by the pass, owned by the context
 
     bool operator==(const ridgefill_task & o) const {
-        return what == o.what && split == o.split && target == o.target && maps == o.maps && layers == o.layers &&
-               inputs == o.inputs;
+        return what == o.what && split == o.split && target == o.target && maps == o.maps && layers == o.layers
+               && inputs == o.inputs;
     }
 };
 
 struct ridgefill_outcome {
-    bool        applied = false;
-    std::string reason;                  // why not
-    int         n_nodes_before = 0;
-    int         n_nodes_after  = 0;
+    bool applied = false;
+    std::string reason; // why not
+    int n_nodes_before = 0;
+    int n_nodes_after = 0;
     std::vector<ggml_tensor *> captured; // CAPTURE: one per layer of the task
-    ggml_tensor *              source = nullptr; // KEEP, EARLY, HOLD: the stream entering layer S
-    ridgefill_score_nodes      scores;   // EARLY
+    ggml_tensor * source = nullptr;      // KEEP, EARLY, HOLD: the stream entering layer S
+    ridgefill_score_nodes scores;        // EARLY
 };
 
 // Called as the last step of llama_model::build_graph, so that nothing re-adds what is pruned. Reads params.ridgefill.

@@ -4,25 +4,35 @@
 
 const char * ridgefill_params_check(const llama_ridgefill_params & params) {
     switch (params.mode) {
-        case LLAMA_RIDGEFILL_MODE_OFF:
-        case LLAMA_RIDGEFILL_MODE_PLUMB:
-        case LLAMA_RIDGEFILL_MODE_SPEED:
-        case LLAMA_RIDGEFILL_MODE_QUALITY: break;
-        default: return "unknown mode, allowed: off, plumb, speed, quality";
+    case LLAMA_RIDGEFILL_MODE_OFF:
+    case LLAMA_RIDGEFILL_MODE_PLUMB:
+    case LLAMA_RIDGEFILL_MODE_SPEED:
+    case LLAMA_RIDGEFILL_MODE_QUALITY:
+        break;
+    default:
+        return "unknown mode, allowed: off, plumb, speed, quality";
     }
     if (params.select < LLAMA_RIDGEFILL_SELECT_ATTENTION || params.select > LLAMA_RIDGEFILL_SELECT_ALL) {
         return "unknown select, allowed: attention, spans, rows, class, random, all";
     }
-    if (!(params.share >= 0.0f && params.share <= 1.0f)) { return "share outside 0 .. 1"; }
-    if (params.n_tail     < 1) { return "tail below 1: the last prompt row must be exact"; }
-    if (params.n_head     < 0) { return "head below 0"; }
-    if (params.n_min_bulk < 0) { return "min_bulk below 0"; }
+    if (!(params.share >= 0.0f && params.share <= 1.0f)) {
+        return "share outside 0 .. 1";
+    }
+    if (params.n_tail < 1) {
+        return "tail below 1: the last prompt row must be exact";
+    }
+    if (params.n_head < 0) {
+        return "head below 0";
+    }
+    if (params.n_min_bulk < 0) {
+        return "min_bulk below 0";
+    }
     return nullptr;
 }
 
-llama_ridgefill_plan ridgefill_plan_make(
-        llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params, int32_t tile) {
-    llama_ridgefill_plan res = { params.mode, LLAMA_RIDGEFILL_REASON_NONE, 0, 0 };
+llama_ridgefill_plan
+ridgefill_plan_make(llama_pos pos_begin, llama_pos pos_end, const llama_ridgefill_params & params, int32_t tile) {
+    llama_ridgefill_plan res = {params.mode, LLAMA_RIDGEFILL_REASON_NONE, 0, 0};
 
     if (params.mode == LLAMA_RIDGEFILL_MODE_OFF) {
         res.reason = LLAMA_RIDGEFILL_REASON_OFF;
@@ -30,8 +40,8 @@ llama_ridgefill_plan ridgefill_plan_make(
     }
 
     const int64_t begin = std::max<int64_t>(pos_begin, params.n_head);
-    const int64_t last  = (int64_t) pos_end - params.n_tail;
-    const int64_t end   = last - (last > 0 ? last % tile : 0);
+    const int64_t last = (int64_t) pos_end - params.n_tail;
+    const int64_t end = last - (last > 0 ? last % tile : 0);
 
     if (end - begin < std::max(1, params.n_min_bulk)) {
         res.reason = LLAMA_RIDGEFILL_REASON_SHORT;
@@ -39,12 +49,13 @@ llama_ridgefill_plan ridgefill_plan_make(
     }
 
     res.bulk_begin = (llama_pos) begin;
-    res.bulk_end   = (llama_pos) end;
+    res.bulk_end = (llama_pos) end;
     return res;
 }
 
 llama_pos llama_ridgefill_reusable(
-        llama_ridgefill_interval filled, llama_ridgefill_params params, llama_pos n_match, llama_pos n_prompt) {
+    llama_ridgefill_interval filled, llama_ridgefill_params params, llama_pos n_match, llama_pos n_prompt
+) {
     if (filled.begin >= filled.end || n_match <= filled.begin) {
         return n_match;
     }
@@ -63,10 +74,10 @@ llama_pos llama_ridgefill_reusable(
 }
 
 void ridgefill_cursor::start(const llama_ridgefill_plan & p, llama_pos begin, llama_pos end) {
-    plan     = p;
+    plan = p;
     pos_next = begin;
-    pos_end  = end;
-    active   = true;
+    pos_end = end;
+    active = true;
 }
 
 bool ridgefill_cursor::take(llama_pos pos) {

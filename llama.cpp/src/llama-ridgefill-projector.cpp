@@ -42,13 +42,15 @@ std::string fingerprint_of(const llama_model & model, const std::string & name, 
     return hash_sha256_hex(data.data(), data.size());
 }
 
-// One warning when the model's norms (or encodings) are not those that the maps were made with, or when the file does not
-// say; the file still loads.
+// One warning when the model's norms (or encodings) are not those that the maps were made with, or when the file does
+// not say; the file still loads.
 void check_fingerprints(const llama_model & model, ridgefill_sidefile & file, bool anchor) {
     const std::vector<std::string> & entries = anchor ? file.anchors : file.encodings;
     if (entries.empty()) {
-        file.warnings.push_back(std::string(anchor ? "anchors" : "encodings") + "-unchecked: " + file.path +
-                ": the file has no fingerprints of " + (anchor ? "norms" : "tensor encodings"));
+        file.warnings.push_back(
+            std::string(anchor ? "anchors" : "encodings") + "-unchecked: " + file.path
+            + ": the file has no fingerprints of " + (anchor ? "norms" : "tensor encodings")
+        );
     }
     size_t n_other = 0;
     std::string first;
@@ -59,30 +61,33 @@ void check_fingerprints(const llama_model & model, ridgefill_sidefile & file, bo
         }
         const std::string name = entry.substr(0, blank), want = entry.substr(blank + 1);
         const std::string found = fingerprint_of(model, name, anchor);
-        const bool same = std::equal(want.begin(), want.end(), found.begin(), found.end(),
-                [](char a, char b) { return tolower((unsigned char) a) == tolower((unsigned char) b); });
+        const bool same = std::equal(want.begin(), want.end(), found.begin(), found.end(), [](char a, char b) {
+            return tolower((unsigned char) a) == tolower((unsigned char) b);
+        });
         if (!same && n_other++ == 0) {
-            first = ridgefill_quoted(name) + ": " + ridgefill_quoted(want.substr(0, 20)) + " in the file, " +
-                ridgefill_quoted(found.substr(0, 20)) + " in the model";
+            first = ridgefill_quoted(name) + ": " + ridgefill_quoted(want.substr(0, 20)) + " in the file, "
+                    + ridgefill_quoted(found.substr(0, 20)) + " in the model";
         }
     }
     if (n_other > 0) {
-        file.warnings.push_back(std::string(anchor ? "base-anchors" : "base-encodings") + ": " + file.path + ": " +
-                std::to_string(n_other) + " of " + std::to_string(entries.size()) +
-                (anchor ? " norms differ, first " : " tensor encodings differ, first ") + first);
+        file.warnings.push_back(
+            std::string(anchor ? "base-anchors" : "base-encodings") + ": " + file.path + ": " + std::to_string(n_other)
+            + " of " + std::to_string(entries.size())
+            + (anchor ? " norms differ, first " : " tensor encodings differ, first ") + first
+        );
     }
 }
 
 // A map and a batch of rows as a bulk ubatch has them, to ask a device about.
 struct probe {
-    ggml_context_ptr ctx { ggml_init({ ggml_tensor_overhead() * 8, nullptr, true }) };
-    ggml_tensor * codes, * scale, * bias, * x;
+    ggml_context_ptr ctx{ggml_init({ggml_tensor_overhead() * 8, nullptr, true})};
+    ggml_tensor *codes, *scale, *bias, *x;
 
-    probe(int64_t n_in, int64_t n_out) :
-        codes(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I8,   n_in, n_out)),
-        scale(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_BF16, ggml_ridgefill_n_groups(n_in), n_out)),
-        bias (ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32,  n_out)),
-        x    (ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32,  n_in, 512)) {}
+    probe(int64_t n_in, int64_t n_out)
+        : codes(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I8, n_in, n_out)),
+          scale(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_BF16, ggml_ridgefill_n_groups(n_in), n_out)),
+          bias(ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, n_out)),
+          x(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, 512)) {}
 };
 
 // Does the device run the op on these maps?
@@ -121,7 +126,7 @@ struct loader {
         ggml_backend_buffer_type_t buft = ggml_backend_dev_buffer_type(dev);
         ggml_context *& ctx = ctx_of[buft];
         if (!ctx) {
-            proj.ctxs.emplace_back(ggml_init({ ggml_tensor_overhead() * 4 * (file.layers.size() + 1), nullptr, true }));
+            proj.ctxs.emplace_back(ggml_init({ggml_tensor_overhead() * 4 * (file.layers.size() + 1), nullptr, true}));
             ctx = proj.ctxs.back().get();
         }
         return ctx;
@@ -136,12 +141,14 @@ struct loader {
             const bool native = file.encoding == "i8" && device_runs_op(dev, file.n_in, file.n_out);
             map.shares = native && device_shares_x(model, dev, file.n_in, file.n_out);
             if (native) {
-                map.codes = ggml_new_tensor_2d(ctx, GGML_TYPE_I8,   file.n_in,       file.n_out);
+                map.codes = ggml_new_tensor_2d(ctx, GGML_TYPE_I8, file.n_in, file.n_out);
                 map.scale = ggml_new_tensor_2d(ctx, GGML_TYPE_BF16, file.n_groups(), file.n_out);
                 ggml_format_name(map.codes, "blk.%u.ridgefill.codes", il);
                 ggml_format_name(map.scale, "blk.%u.ridgefill.scale", il);
             } else {
-                map.weight = ggml_new_tensor_2d(ctx, file.encoding == "bf16" ? GGML_TYPE_BF16 : GGML_TYPE_Q8_0, file.n_in, file.n_out);
+                map.weight = ggml_new_tensor_2d(
+                    ctx, file.encoding == "bf16" ? GGML_TYPE_BF16 : GGML_TYPE_Q8_0, file.n_in, file.n_out
+                );
                 ggml_format_name(map.weight, "blk.%u.ridgefill.weight", il);
             }
             map.bias = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, file.n_out);
@@ -155,7 +162,9 @@ struct loader {
         for (const auto & [buft, ctx] : ctx_of) {
             ggml_backend_buffer_t buf = ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft);
             if (!buf) {
-                throw std::runtime_error("memory: " + file.path + ": no room for the maps in " + ggml_backend_buft_name(buft));
+                throw std::runtime_error(
+                    "memory: " + file.path + ": no room for the maps in " + ggml_backend_buft_name(buft)
+                );
             }
             // the scheduler runs an op where its weights are
             ggml_backend_buffer_set_usage(buf, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -182,13 +191,19 @@ struct loader {
             read(spans.scale, blk + "scale", scale);
             if (map.codes) {
                 ggml_backend_tensor_set(map.codes, weight.data(), 0, weight.size());
-                ggml_backend_tensor_set(map.scale, scale.data(),  0, scale.size());
+                ggml_backend_tensor_set(map.scale, scale.data(), 0, scale.size());
                 continue;
             }
             q8_0.resize(ggml_nbytes(map.weight));
-            if (ggml_ridgefill_to_q8_0((const int8_t *) weight.data(), (const ggml_bf16_t *) scale.data(), file.n_in, file.n_out, q8_0.data()) > 0) {
-                throw ridgefill_sidefile_error("scale-value", file.path, blk +
-                        "scale: a scale below 2^-17 has no f16 value, which the portable path needs");
+            if (ggml_ridgefill_to_q8_0(
+                    (const int8_t *) weight.data(), (const ggml_bf16_t *) scale.data(), file.n_in, file.n_out,
+                    q8_0.data()
+                )
+                > 0) {
+                throw ridgefill_sidefile_error(
+                    "scale-value", file.path,
+                    blk + "scale: a scale below 2^-17 has no f16 value, which the portable path needs"
+                );
             }
             ggml_backend_tensor_set(map.weight, q8_0.data(), 0, q8_0.size());
         }
@@ -248,13 +263,13 @@ ridgefill_base ridgefill_base_of(const llama_model & model) {
     const uint32_t n_streams = std::max<uint32_t>(1, hparams.dsv4_hc_mult);
 
     ridgefill_base base;
-    base.arch             = model.arch_name();
-    base.name             = model.name;
-    base.n_layer          = hparams.n_layer();
-    base.n_embd           = hparams.n_embd;
-    base.n_vocab          = model.vocab.n_tokens();
-    base.source_width     = hparams.n_embd * n_streams;
-    base.block_width      = hparams.n_embd;
+    base.arch = model.arch_name();
+    base.name = model.name;
+    base.n_layer = hparams.n_layer();
+    base.n_embd = hparams.n_embd;
+    base.n_vocab = model.vocab.n_tokens();
+    base.source_width = hparams.n_embd * n_streams;
+    base.block_width = hparams.n_embd;
     base.tokenizer_sha256 = tokenizer_sha256(model.vocab);
     for (uint32_t il = 0; il < base.n_layer; ++il) {
         const bool recurrent = hparams.is_recr(il);
@@ -282,16 +297,17 @@ llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, 
     }
 
     auto proj = std::make_unique<llama_ridgefill_projector>();
-    proj->model      = &model;
-    proj->name       = file.name;
-    proj->identity   = ridgefill_sidefile_identity(path);
-    proj->warnings   = file.warnings;
-    proj->split      = (int32_t) file.split;
-    proj->target     = file.target == "block_input" ? LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT : LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
-    proj->maps.n_in  = (int32_t) file.n_in;
+    proj->model = &model;
+    proj->name = file.name;
+    proj->identity = ridgefill_sidefile_identity(path);
+    proj->warnings = file.warnings;
+    proj->split = (int32_t) file.split;
+    proj->target =
+        file.target == "block_input" ? LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT : LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
+    proj->maps.n_in = (int32_t) file.n_in;
     proj->maps.n_out = (int32_t) file.n_out;
 
-    loader ld { model, file, *proj, {} };
+    loader ld{model, file, *proj, {}};
     ld.create_tensors();
     ld.allocate();
     ld.upload();
@@ -302,8 +318,10 @@ llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, 
     ld.read_states();
     proj->tile = base.layer_kinds.find('r') != std::string::npos ? llama_ridgefill_projector::recurrent_tile : 1;
 
-    LLAMA_LOG_INFO("%s: %s: %zu maps [%u -> %u], %zu states, split %u, %s, %.2f MiB, %s\n", __func__, proj->name.c_str(),
-            proj->maps.maps.size(), file.n_in, file.n_out, proj->states.size(), file.split, file.target.c_str(),
-            proj->size / 1024.0 / 1024.0, proj->native ? "ridgefill op" : "portable path");
+    LLAMA_LOG_INFO(
+        "%s: %s: %zu maps [%u -> %u], %zu states, split %u, %s, %.2f MiB, %s\n", __func__, proj->name.c_str(),
+        proj->maps.maps.size(), file.n_in, file.n_out, proj->states.size(), file.split, file.target.c_str(),
+        proj->size / 1024.0 / 1024.0, proj->native ? "ridgefill op" : "portable path"
+    );
     return proj.release();
 }

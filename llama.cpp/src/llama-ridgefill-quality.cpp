@@ -14,7 +14,8 @@
 #include <algorithm>
 #include <map>
 
-// Kept rows may take this much host memory per prompt; a longer prompt keeps them as F16, a still longer one runs exact.
+// Kept rows may take this much host memory per prompt; a longer prompt keeps them as F16, a still longer one runs
+// exact.
 static constexpr size_t KEEP_BUDGET = 1024ull * 1024 * 1024;
 
 // Where the late part runs in order, filled and exact rows take turns in ubatches of at least so many rows.
@@ -35,10 +36,10 @@ float ridgefill_prompt_quality::filled_share() const {
 
 void ridgefill_prompt_quality::choose(const std::vector<float> * table, llama_pos block) {
     const size_t n = n_bulk();
-    std::vector<llama_pos>   pos  (n);
+    std::vector<llama_pos> pos(n);
     std::vector<llama_token> token(n);
     for (size_t i = 0; i < n; ++i) {
-        pos  [i] = rows.pos_at(i);
+        pos[i] = rows.pos_at(i);
         token[i] = rows.token_at(i);
     }
     chosen.clear();
@@ -67,15 +68,16 @@ void llama_ridgefill_context::check_quality(llama_ridgefill_plan & plan, const l
 }
 
 std::unique_ptr<ridgefill_prompt_quality> llama_ridgefill_context::start_quality(
-        const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & p) const {
+    const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & p
+) const {
     if (plan.mode != LLAMA_RIDGEFILL_MODE_QUALITY || plan.reason != LLAMA_RIDGEFILL_REASON_NONE) {
         return nullptr;
     }
     auto q = std::make_unique<ridgefill_prompt_quality>();
-    q->select   = p.select;
-    q->share    = p.share;
+    q->select = p.select;
+    q->share = p.share;
     q->bulk_end = plan.bulk_end;
-    q->pos_end  = end;
+    q->pos_end = end;
     const size_t n_rows = (size_t) (end - plan.bulk_begin);
     const int32_t width = projector->maps.n_in;
     q->rows.start(width, n_rows * ridgefill_rows::bytes_per_row(width, false) > KEEP_BUDGET);
@@ -84,7 +86,7 @@ std::unique_ptr<ridgefill_prompt_quality> llama_ridgefill_context::start_quality
 
 void llama_ridgefill_context::find_caches(llama_memory_i * memory) {
     const auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory);
-    cache     = hybrid ? hybrid->get_mem_attn() : dynamic_cast<const llama_kv_cache *>(memory);
+    cache = hybrid ? hybrid->get_mem_attn() : dynamic_cast<const llama_kv_cache *>(memory);
     recurrent = hybrid ? hybrid->get_mem_recr() : nullptr;
     if (recurrent && recurrent->n_rs_seq > 0) {
         cache = nullptr; // snapshots of the last rows' states would mix both halves
@@ -99,8 +101,8 @@ ridgefill_prompt_quality * llama_ridgefill_context::quality_of(llama_seq_id seq)
 void llama_ridgefill_context::count_selected(llama_seq_id seq, int32_t n) {
     llama_ridgefill_counts & c = seqs[seq].counts;
     c.n_selected += n;
-    c.n_exact    += n;
-    c.n_filled   -= n;
+    c.n_exact += n;
+    c.n_filled -= n;
 }
 
 void llama_ridgefill_context::source_rows(const llama_ubatch & ubatch, int64_t width, float * out) const {
@@ -114,7 +116,7 @@ void llama_ridgefill_context::query_weights(const llama_ubatch & ubatch, float *
         const ridgefill_prompt_quality & q = *seqs.at(ubatch.seq_id[i][0]).quality;
         float * w = out + (size_t) i * ridgefill_scores::N_QUERIES;
         w[ridgefill_scores::QUESTION] = ubatch.pos[i] >= q.pos_end - RIDGEFILL_N_QUESTION ? 1.0f : 0.0f;
-        w[ridgefill_scores::TAIL]     = 1.0f;
+        w[ridgefill_scores::TAIL] = 1.0f;
     }
 }
 
@@ -132,22 +134,22 @@ void llama_ridgefill_context::keep_rows(const llama_ubatch & ubatch) {
 }
 
 struct llama_ridgefill_context::snapshot {
-    ridgefill_cursor         cursor;
-    llama_ridgefill_counts   counts;
-    ridgefill_marks          marks;
-    ridgefill_scores         scores;
+    ridgefill_cursor cursor;
+    llama_ridgefill_counts counts;
+    ridgefill_marks marks;
+    ridgefill_scores scores;
 };
 
 std::shared_ptr<llama_ridgefill_context::snapshot> llama_ridgefill_context::save(llama_seq_id seq) const {
     const sequence & s = seqs.at(seq);
-    return std::make_shared<snapshot>(snapshot { s.cursor, s.counts, s.marks, s.quality->scores });
+    return std::make_shared<snapshot>(snapshot{s.cursor, s.counts, s.marks, s.quality->scores});
 }
 
 void llama_ridgefill_context::restore(llama_seq_id seq, const snapshot & from, llama_pos pos_max) {
     sequence & s = seqs.at(seq);
     s.cursor = from.cursor;
     s.counts = from.counts;
-    s.marks  = from.marks;
+    s.marks = from.marks;
     s.marks.cut(pos_max + 1);
     if (pos_max + 1 < from.cursor.pos_next) { // a second half failed, and took bulk rows with it
         s.cursor.active = false;
@@ -169,7 +171,7 @@ void llama_ridgefill_context::add_scores(const llama_ubatch & ubatch) {
     const size_t n = q.n_bulk();
     std::vector<uint32_t> cell(n);
     for (size_t r = 0; r < n; ++r) {
-        const auto it = places.lower_bound({ q.rows.pos_at(r), 0 });
+        const auto it = places.lower_bound({q.rows.pos_at(r), 0});
         if (it == places.end()) {
             return; // the caller removed bulk rows meanwhile; the second half will find that
         }
@@ -194,7 +196,7 @@ void llama_ridgefill_context::add_scores(const llama_ubatch & ubatch) {
 // The cells that the rows of a ubatch already have, in the layout of find_slot().
 llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & ubatch) const {
     const uint32_t n_streams = n_stream > 1 ? ubatch.n_seqs_unq : 1;
-    const uint32_t n_rows    = ubatch.n_tokens / n_streams;
+    const uint32_t n_rows = ubatch.n_tokens / n_streams;
 
     slot_info res;
     res.resize(n_streams);
@@ -206,7 +208,7 @@ llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & 
             const llama_seq_id seq = ubatch.seq_id[i][0];
             res.strm[s] = (llama_seq_id) seq_to_stream[seq];
             const auto & places = v_cells[seq_to_stream[seq]].seq_pos_get(seq);
-            const auto   it     = places.lower_bound({ ubatch.pos[i], 0 });
+            const auto it = places.lower_bound({ubatch.pos[i], 0});
             if (it == places.end() || it->first != ubatch.pos[i]) {
                 return {};
             }
@@ -225,8 +227,9 @@ llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & 
 }
 
 bool ridgefill_is_placed(const llama_ubatch & ubatch) {
-    return ubatch.data && (ubatch.data->row_class == llama_ridgefill_context::RESUME ||
-                           ubatch.data->row_class == llama_ridgefill_context::LATE);
+    return ubatch.data
+           && (ubatch.data->row_class == llama_ridgefill_context::RESUME
+               || ubatch.data->row_class == llama_ridgefill_context::LATE);
 }
 
 //
@@ -245,15 +248,18 @@ namespace {
 
 // A batch of chosen rows of another one, and where they came from.
 struct part {
-    llama_batch_ext  batch;
+    llama_batch_ext batch;
     std::vector<int> from;
 
     // placed: rows may have gaps and lie before the sequence's end
     part(const llama_batch_ext & b, bool placed)
-        : batch(b.n_tokens_max, b.n_embd_inp, b.n_embd_inp_enc, b.n_seq_max, placed ? nullptr : b.mem, b.n_vocab, b.n_pos_per_embd) {
-        batch.gaps   = placed;
+        : batch(
+            b.n_tokens_max, b.n_embd_inp, b.n_embd_inp_enc, b.n_seq_max, placed ? nullptr : b.mem, b.n_vocab,
+            b.n_pos_per_embd
+        ) {
+        batch.gaps = placed;
         batch.n_embd = b.n_embd;
-        batch.embd   = b.embd;
+        batch.embd = b.embd;
     }
 
     void add(const llama_batch_ext & b, int i, bool output) {
@@ -273,14 +279,14 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
     struct prompt {
         std::shared_ptr<llama_ridgefill_context::snapshot> before;
         llama_pos pos_first = 0;
-        bool      complete  = false; // its last row is here, or an output is wanted
+        bool complete = false; // its last row is here, or an output is wanted
     };
     std::map<llama_seq_id, prompt> prompts; // those with tail rows in the batch
     for (int i = 0; i < n_rows; ++i) {
         if (cls[i] == llama_ridgefill_context::EARLY) {
             const llama_seq_id seq = seq_of(i);
             prompt & p = prompts[seq];
-            p.before    = p.before ? p.before : ridgefill->save(seq);
+            p.before = p.before ? p.before : ridgefill->save(seq);
             p.complete |= batch.tokens[i].output || batch.tokens[i].pos[0] == ridgefill->quality_of(seq)->pos_end - 1;
         }
     }
@@ -337,9 +343,9 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
             part rows(batch, true);
             for (size_t k = begin; k < std::min(again.size(), begin + cparams.n_batch); ++k) {
                 llama_batch_ext::token t;
-                t.id      = q.rows.token_of(again[k]);
-                t.pos[0]  = again[k];
-                t.seq_ids = { seq };
+                t.id = q.rows.token_of(again[k]);
+                t.pos[0] = again[k];
+                t.seq_ids = {seq};
                 rows.batch.tokens.push_back(t);
             }
             rc = run(rows, llama_ridgefill_context::SECOND_HALF);

@@ -7,9 +7,9 @@
 //   selected rows   layers S.. from their h_S, in order, over the cells they already have
 //   tail rows       layers S.. likewise; they give the prompt's outputs
 //
-// Nothing in the bulk depends on late KV caches, so the selection may wait for the end of the prompt. A recurrent layer's
-// state does depend on all rows before it, so there the bulk's late part waits too: bulk rows run layers 0..S-1 first, and
-// behind the selection all of them pass the late layers in order, filled and exact rows by turns.
+// Nothing in the bulk depends on late KV caches, so the selection may wait for the end of the prompt. A recurrent
+// layer's state does depend on all rows before it, so there the bulk's late part waits too: bulk rows run layers 0..S-1
+// first, and behind the selection all of them pass the late layers in order, filled and exact rows by turns.
 
 #include "llama-ridgefill-rows.h"
 #include "llama-ridgefill-select.h"
@@ -19,12 +19,12 @@
 
 struct ridgefill_prompt_quality {
     llama_ridgefill_select select = LLAMA_RIDGEFILL_SELECT_ATTENTION;
-    float                  share  = 0.0f;
+    float share = 0.0f;
 
     llama_pos bulk_end = 0;
-    llama_pos pos_end  = 0;
+    llama_pos pos_end = 0;
 
-    ridgefill_rows   rows;   // kept bulk rows, then tail rows
+    ridgefill_rows rows;     // kept bulk rows, then tail rows
     ridgefill_scores scores; // of the bulk rows
 
     std::vector<llama_pos> chosen; // bulk rows to run exactly, ascending

@@ -14,11 +14,13 @@ using tensor_map = std::unordered_map<const ggml_tensor *, ggml_tensor *>;
 
 bool is_pure_view(const ggml_tensor * t) {
     switch (t->op) {
-        case GGML_OP_VIEW:
-        case GGML_OP_RESHAPE:
-        case GGML_OP_PERMUTE:
-        case GGML_OP_TRANSPOSE: return true;
-        default:                return false;
+    case GGML_OP_VIEW:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -43,7 +45,7 @@ struct redirected_view {
 };
 
 void mark_needed(const redirected_view & view, ggml_tensor * root, tensor_set & needed) {
-    std::vector<ggml_tensor *> stack = { root };
+    std::vector<ggml_tensor *> stack = {root};
     while (!stack.empty()) {
         ggml_tensor * t = stack.back();
         stack.pop_back();
@@ -60,7 +62,7 @@ void mark_needed(const redirected_view & view, ggml_tensor * root, tensor_set & 
 
 // The first target among root's ancestors, or nullptr. seen: ancestors of earlier roots, which had none.
 const ggml_tensor * find_target_above(const ggml_tensor * root, const tensor_map & targets, tensor_set & seen) {
-    std::vector<const ggml_tensor *> stack = { root };
+    std::vector<const ggml_tensor *> stack = {root};
     while (!stack.empty()) {
         const ggml_tensor * t = stack.back();
         stack.pop_back();
@@ -81,7 +83,7 @@ const ggml_tensor * find_target_above(const ggml_tensor * root, const tensor_map
 
 // Every node that is computed from `source`, itself included.
 tensor_set find_dependents(const std::vector<ggml_tensor *> & nodes, const ggml_tensor * source) {
-    tensor_set res = { source };
+    tensor_set res = {source};
     for (const ggml_tensor * n : nodes) {
         bool depends = n->view_src && res.count(n->view_src);
         for (int i = 0; i < GGML_MAX_SRC && !depends; ++i) {
@@ -109,19 +111,16 @@ int viewed_source(const ggml_tensor * t) {
 void reroot(ggml_tensor * t, size_t offs_old, const ggml_tensor * src_new) {
     GGML_ASSERT(t->view_offs >= offs_old); // a view never starts before what it views
     t->view_offs = t->view_offs - offs_old + src_new->view_offs;
-    t->view_src  = const_cast<ggml_tensor *>(storage_of(src_new));
+    t->view_src = const_cast<ggml_tensor *>(storage_of(src_new));
 }
 
 } // namespace
 
 bool ridgefill_rewrite(
-        ggml_cgraph * gf,
-        const std::vector<ridgefill_redirect> & redirects,
-        const std::vector<ggml_tensor *> & extra_roots,
-        ridgefill_rewrite_stats & stats,
-        std::string & reason,
-        const std::function<bool(const ggml_tensor *)> & must_go,
-        const ridgefill_section & part) {
+    ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, const std::vector<ggml_tensor *> & extra_roots,
+    ridgefill_rewrite_stats & stats, std::string & reason, const std::function<bool(const ggml_tensor *)> & must_go,
+    const ridgefill_section & part
+) {
     const std::vector<ggml_tensor *> nodes(gf->nodes, gf->nodes + gf->n_nodes);
     const std::vector<ggml_tensor *> leafs(gf->leafs, gf->leafs + gf->n_leafs);
 
@@ -259,7 +258,8 @@ bool ridgefill_rewrite(
 }
 
 bool ridgefill_rewrite_verify(
-        ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, std::string & reason) {
+    ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, std::string & reason
+) {
     tensor_set seen(gf->leafs, gf->leafs + gf->n_leafs);
     tensor_set targets;
     for (const auto & r : redirects) {

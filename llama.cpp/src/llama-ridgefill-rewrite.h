@@ -18,38 +18,37 @@ struct ridgefill_redirect {
 struct ridgefill_section {
     enum which { ALL, BEFORE, AFTER };
 
-    which               what   = ALL;
+    which what = ALL;
     const ggml_tensor * source = nullptr;
 };
 
 struct ridgefill_rewrite_stats {
     int n_nodes_before = 0;
-    int n_nodes_after  = 0;
-    int n_roots        = 0;
-    int n_uses         = 0; // redirected sources
-    int n_reroots      = 0; // views of a target that now view its replacement
+    int n_nodes_after = 0;
+    int n_roots = 0;
+    int n_uses = 0;    // redirected sources
+    int n_reroots = 0; // views of a target that now view its replacement
 };
 
 // Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots. With
 // a `part` only the cache writes of that part count.
 //
-// requires: each target is a compute tensor with a use, no replacement depends on a target, no target survives, no in-place
-//           op that would be dropped writes to memory of a kept node or a target, no kept node must go. Otherwise returns
-//           false with a reason and leaves the graph untouched.
+// requires: each target is a compute tensor with a use, no replacement depends on a target, no target survives, no
+// in-place
+//           op that would be dropped writes to memory of a kept node or a target, no kept node must go. Otherwise
+//           returns false with a reason and leaves the graph untouched.
 // ensures:  kept nodes stay in their original order; a replacement stands just before its first use; input leafs stay
 //           (their data is set from outside); ridgefill_rewrite_verify holds.
 //
 // Running it again with no redirects on its own result changes nothing.
 bool ridgefill_rewrite(
-        ggml_cgraph * gf,
-        const std::vector<ridgefill_redirect> & redirects,
-        const std::vector<ggml_tensor *> & extra_roots,
-        ridgefill_rewrite_stats & stats,
-        std::string & reason,
-        const std::function<bool(const ggml_tensor *)> & must_go = {},
-        const ridgefill_section & part = {});
+    ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, const std::vector<ggml_tensor *> & extra_roots,
+    ridgefill_rewrite_stats & stats, std::string & reason,
+    const std::function<bool(const ggml_tensor *)> & must_go = {}, const ridgefill_section & part = {}
+);
 
 // Every source and viewed tensor of a node comes earlier in the graph, and no target is used. Returns false with the
 // offending node's name in reason.
 bool ridgefill_rewrite_verify(
-        ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, std::string & reason);
+    ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, std::string & reason
+);

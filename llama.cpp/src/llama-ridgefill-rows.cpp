@@ -5,7 +5,7 @@
 void ridgefill_rows::start(int32_t width, bool half) {
     *this = {};
     this->width = width;
-    this->half  = half;
+    this->half = half;
 }
 
 void ridgefill_rows::append(llama_pos p, llama_token t, const float * row) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 class ridgefill_rows {
-public:
+  public:
     // Drops everything. half: rows are stored as F16 (2 bytes a value instead of 4, not bit-exact).
     void start(int32_t width, bool half);
 
@@ -21,8 +21,8 @@ public:
     // Drops rows at and after pos.
     void cut(llama_pos pos);
 
-    size_t      size()            const { return pos.size(); }
-    llama_pos   pos_at  (size_t i) const { return pos[i]; }
+    size_t size() const { return pos.size(); }
+    llama_pos pos_at(size_t i) const { return pos[i]; }
     llama_token token_at(size_t i) const { return token[i]; }
     llama_token token_of(llama_pos p) const { return token[index(p)]; }
 
@@ -33,13 +33,13 @@ public:
 
     static size_t bytes_per_row(int32_t width, bool half) { return (size_t) width * (half ? 2 : 4); }
 
-private:
+  private:
     int32_t width = 0;
-    bool    half  = false;
+    bool half = false;
 
-    std::vector<llama_pos>   pos;
+    std::vector<llama_pos> pos;
     std::vector<llama_token> token;
-    std::vector<float>       full_rows; // [size][width]
+    std::vector<float> full_rows; // [size][width]
     std::vector<ggml_fp16_t> half_rows;
 
     size_t index(llama_pos p) const; // size() when absent

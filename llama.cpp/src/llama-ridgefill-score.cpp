@@ -10,14 +10,14 @@
 
 namespace {
 
-constexpr int64_t MAX_BYTES  = 64ll * 1024 * 1024; // of one chunk's attention weights
+constexpr int64_t MAX_BYTES = 64ll * 1024 * 1024; // of one chunk's attention weights
 constexpr int64_t MAX_CHUNKS = 14;
 constexpr int64_t QUERY_STEP = 2;
 
 // What a layer attends with: either the weights themselves, or the operands of its fused attention.
 struct attention {
     ggml_tensor * weights = nullptr; // F32 [n_kv, n_rows, n_head]
-    ggml_tensor * fused   = nullptr; // GGML_OP_FLASH_ATTN_EXT
+    ggml_tensor * fused = nullptr;   // GGML_OP_FLASH_ATTN_EXT
 };
 
 attention find_attention(llm_graph_result & res, int il) {
@@ -45,7 +45,9 @@ struct run {
 };
 
 ggml_tensor * rows_of(ggml_context * ctx, ggml_tensor * t, const run & r) {
-    return ggml_view_4d(ctx, t, t->ne[0], r.n, t->ne[2], t->ne[3], t->nb[1] * r.step, t->nb[2], t->nb[3], r.begin * t->nb[1]);
+    return ggml_view_4d(
+        ctx, t, t->ne[0], r.n, t->ne[2], t->ne[3], t->nb[1] * r.step, t->nb[2], t->nb[3], r.begin * t->nb[1]
+    );
 }
 
 // The rows to score: the whole tail speaks through every second of its queries, the question through all of its own.
@@ -53,20 +55,20 @@ ggml_tensor * rows_of(ggml_context * ctx, ggml_tensor * t, const run & r) {
 std::vector<run> runs_of(int64_t n_rows, int64_t n_max) {
     std::vector<run> res;
     const int64_t n_question = std::min<int64_t>(n_rows, RIDGEFILL_N_QUESTION);
-    const int64_t n_others   = (n_rows - n_question + QUERY_STEP - 1) / QUERY_STEP;
+    const int64_t n_others = (n_rows - n_question + QUERY_STEP - 1) / QUERY_STEP;
     for (int64_t i = 0; i < n_others; i += n_max) {
-        res.push_back({ i * QUERY_STEP, std::min(n_max, n_others - i), QUERY_STEP });
+        res.push_back({i * QUERY_STEP, std::min(n_max, n_others - i), QUERY_STEP});
     }
-    res.push_back({ n_rows - n_question, n_question, 1 });
+    res.push_back({n_rows - n_question, n_question, 1});
     return res;
 }
 
 // soft_max(K q) of some rows, as the fused op computes it before it multiplies with V
 ggml_tensor * unfused(ggml_context * ctx, ggml_tensor * fa, const run & r) {
     float scale, max_bias, softcap;
-    memcpy(&scale,    (const float *) fa->op_params + 0, sizeof(float));
+    memcpy(&scale, (const float *) fa->op_params + 0, sizeof(float));
     memcpy(&max_bias, (const float *) fa->op_params + 1, sizeof(float));
-    memcpy(&softcap,  (const float *) fa->op_params + 2, sizeof(float));
+    memcpy(&softcap, (const float *) fa->op_params + 2, sizeof(float));
 
     ggml_tensor * kq = ggml_mul_mat(ctx, fa->src[1], rows_of(ctx, fa->src[0], r));
     ggml_prec_set_acc(kq, GGML_PREC_F32);
@@ -94,19 +96,21 @@ ridgefill_score_nodes ridgefill_build_scores(llm_graph_result & res, int split) 
         const ggml_tensor * rows = att.fused ? att.fused->src[0] : att.weights; // [.., n_rows, n_head, n_stream]
         const int64_t n_rows = rows->ne[1];
         const int64_t n_head = rows->ne[2];
-        const int64_t n_kv   = att.fused ? att.fused->src[1]->ne[1] : att.weights->ne[0];
+        const int64_t n_kv = att.fused ? att.fused->src[1]->ne[1] : att.weights->ne[0];
         if (out.n_head != 0 && n_head != out.n_head) {
             continue; // heads differ by layer: the deepest layer's number decides
         }
         if (!out.weights) {
-            out.n_head  = n_head;
-            out.weights = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, ridgefill_scores::N_QUERIES, n_rows, n_head, rows->ne[3]);
-            ggml_set_name (out.weights, "ridgefill-score-weights");
+            out.n_head = n_head;
+            out.weights =
+                ggml_new_tensor_4d(ctx, GGML_TYPE_F32, ridgefill_scores::N_QUERIES, n_rows, n_head, rows->ne[3]);
+            ggml_set_name(out.weights, "ridgefill-score-weights");
             ggml_set_input(out.weights);
         }
 
-        const int64_t fit   = MAX_BYTES / (n_kv * n_head * (int64_t) sizeof(float));
-        const int64_t least = n_rows / (QUERY_STEP * MAX_CHUNKS) + 1; // a long context may take more bytes, not more nodes
+        const int64_t fit = MAX_BYTES / (n_kv * n_head * (int64_t) sizeof(float));
+        const int64_t least =
+            n_rows / (QUERY_STEP * MAX_CHUNKS) + 1; // a long context may take more bytes, not more nodes
 
         ggml_tensor * sum = nullptr;
         for (const run & r : runs_of(n_rows, std::max(fit, least))) {

@@ -49,8 +49,10 @@ std::vector<float> spread(const std::vector<float> & v) {
 
 // lowbias32, the finaliser that the published random control uses
 uint32_t mix(uint32_t x) {
-    x ^= x >> 16; x *= 0x7feb352dU;
-    x ^= x >> 15; x *= 0x846ca68bU;
+    x ^= x >> 16;
+    x *= 0x7feb352dU;
+    x ^= x >> 15;
+    x *= 0x846ca68bU;
     x ^= x >> 16;
     return x;
 }
@@ -64,7 +66,9 @@ std::vector<uint32_t> by_attention(llama_ridgefill_select select, size_t k, cons
     std::iota(all.begin(), all.end(), 0u);
 
     const size_t k_spans = select == LLAMA_RIDGEFILL_SELECT_SPANS ? k
-                         : select == LLAMA_RIDGEFILL_SELECT_ROWS  ? 0 : std::max(rounded(SPAN_PART * (double) k), std::min(k, SPAN_ROWS));
+                           : select == LLAMA_RIDGEFILL_SELECT_ROWS
+                               ? 0
+                               : std::max(rounded(SPAN_PART * (double) k), std::min(k, SPAN_ROWS));
     // no scores (no layer below the split attends): all rows weigh alike
     const auto maxima = [&](ridgefill_scores::query q) {
         std::vector<float> v = scores.maxima(q);
@@ -90,7 +94,8 @@ std::vector<uint32_t> by_attention(llama_ridgefill_select select, size_t k, cons
 }
 
 // As many rows in whole blocks of positions: those blocks that hold most of the rows.
-std::vector<uint32_t> whole_blocks(const std::vector<uint32_t> & rows, const std::vector<llama_pos> & pos, llama_pos block) {
+std::vector<uint32_t>
+whole_blocks(const std::vector<uint32_t> & rows, const std::vector<llama_pos> & pos, llama_pos block) {
     std::map<llama_pos, size_t> hits, size; // by block
     for (const uint32_t r : rows) {
         hits[pos[r] / block]++;
@@ -100,7 +105,7 @@ std::vector<uint32_t> whole_blocks(const std::vector<uint32_t> & rows, const std
     }
     std::vector<std::pair<size_t, llama_pos>> order;
     for (const auto & [b, n] : hits) {
-        order.push_back({ n, -b }); // most rows first, then the lower block
+        order.push_back({n, -b}); // most rows first, then the lower block
     }
     std::sort(order.rbegin(), order.rend());
     std::set<llama_pos> taken;
@@ -129,12 +134,13 @@ void ridgefill_scores::start(size_t n) {
 }
 
 void ridgefill_scores::add(
-        size_t layer, const float * attention, size_t n_kv, size_t n_head, const std::vector<uint32_t> & cell) {
+    size_t layer, const float * attention, size_t n_kv, size_t n_head, const std::vector<uint32_t> & cell
+) {
     sums.resize(std::max(sums.size(), layer + 1));
     sums[layer].resize(n_head * N_QUERIES * n_rows, 0.0f);
     for (size_t hq = 0; hq < n_head * N_QUERIES; ++hq) { // heads outside, queries inside: the tensor's order
         const float * from = attention + hq * n_kv;
-        float *       to   = sums[layer].data() + hq * n_rows;
+        float * to = sums[layer].data() + hq * n_rows;
         for (size_t r = 0; r < n_rows; ++r) {
             to[r] += from[cell[r]];
         }
@@ -159,46 +165,48 @@ std::vector<float> ridgefill_scores::maxima(query q) const {
 }
 
 std::vector<uint32_t> ridgefill_select(
-        llama_ridgefill_select select, float share,
-        const std::vector<llama_pos> & pos, const std::vector<llama_token> & token,
-        const ridgefill_scores & scores, const std::vector<float> * table, llama_pos block) {
+    llama_ridgefill_select select, float share, const std::vector<llama_pos> & pos,
+    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table,
+    llama_pos block
+) {
     std::vector<uint32_t> res;
 
     switch (select) {
-        case LLAMA_RIDGEFILL_SELECT_ALL:
-            res.resize(pos.size());
-            std::iota(res.begin(), res.end(), 0u);
-            return res;
-        case LLAMA_RIDGEFILL_SELECT_ATTENTION:
-        case LLAMA_RIDGEFILL_SELECT_SPANS:
-        case LLAMA_RIDGEFILL_SELECT_ROWS:
-            res = by_attention(select, rounded((double) share * (double) pos.size()), scores, pos.size());
-            if (block > 1) {
-                res = whole_blocks(res, pos, block);
-            }
-            break;
-        case LLAMA_RIDGEFILL_SELECT_CLASS:
-        case LLAMA_RIDGEFILL_SELECT_RANDOM: {
-            const auto matches = [&](uint32_t r) {
-                return table && token[r] >= 0 && (size_t) token[r] < table->size() && std::isfinite((*table)[(size_t) token[r]]);
-            };
-            for (uint32_t b = 0, e = 0; b < pos.size(); b = e) {
-                std::vector<uint32_t> window, kept;
-                for (; e < pos.size() && pos[e] / WINDOW == pos[b] / WINDOW; ++e) {
-                    window.push_back(e);
-                    if (matches(e)) {
-                        kept.push_back(e);
-                    }
+    case LLAMA_RIDGEFILL_SELECT_ALL:
+        res.resize(pos.size());
+        std::iota(res.begin(), res.end(), 0u);
+        return res;
+    case LLAMA_RIDGEFILL_SELECT_ATTENTION:
+    case LLAMA_RIDGEFILL_SELECT_SPANS:
+    case LLAMA_RIDGEFILL_SELECT_ROWS:
+        res = by_attention(select, rounded((double) share * (double) pos.size()), scores, pos.size());
+        if (block > 1) {
+            res = whole_blocks(res, pos, block);
+        }
+        break;
+    case LLAMA_RIDGEFILL_SELECT_CLASS:
+    case LLAMA_RIDGEFILL_SELECT_RANDOM: {
+        const auto matches = [&](uint32_t r) {
+            return table && token[r] >= 0 && (size_t) token[r] < table->size()
+                   && std::isfinite((*table)[(size_t) token[r]]);
+        };
+        for (uint32_t b = 0, e = 0; b < pos.size(); b = e) {
+            std::vector<uint32_t> window, kept;
+            for (; e < pos.size() && pos[e] / WINDOW == pos[b] / WINDOW; ++e) {
+                window.push_back(e);
+                if (matches(e)) {
+                    kept.push_back(e);
                 }
-                // random is the control of class: as many rows, from all of them
-                const size_t k = rounded((double) share * (double) (table ? kept.size() : window.size()));
-                const std::vector<uint32_t> rows =
-                    select == LLAMA_RIDGEFILL_SELECT_CLASS
-                        ? best(kept,   k, [&](uint32_t r) { return (*table)[(size_t) token[r]]; })
-                        : best(window, k, [&](uint32_t r) { return ~random_key(pos[r]); });
-                res.insert(res.end(), rows.begin(), rows.end());
             }
-        } break;
+            // random is the control of class: as many rows, from all of them
+            const size_t k = rounded((double) share * (double) (table ? kept.size() : window.size()));
+            const std::vector<uint32_t> rows =
+                select == LLAMA_RIDGEFILL_SELECT_CLASS
+                    ? best(kept, k, [&](uint32_t r) { return (*table)[(size_t) token[r]]; })
+                    : best(window, k, [&](uint32_t r) { return ~random_key(pos[r]); });
+            res.insert(res.end(), rows.begin(), rows.end());
+        }
+    } break;
     }
 
     std::sort(res.begin(), res.end());

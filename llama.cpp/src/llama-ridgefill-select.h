@@ -14,7 +14,7 @@ constexpr int32_t RIDGEFILL_N_QUESTION = 16;
 // The attention that the tail's queries pay to each bulk row, summed by layer and head. A head's maximum over heads
 // counts, not their mean: one retrieving head must not be outvoted (docs/decisions.md).
 class ridgefill_scores {
-public:
+  public:
     enum query { QUESTION = 0, TAIL = 1, N_QUERIES = 2 };
 
     void start(size_t n_rows);
@@ -27,15 +27,16 @@ public:
 
     bool empty() const { return sums.empty(); }
 
-private:
+  private:
     size_t n_rows = 0;
     std::vector<std::vector<float>> sums; // [layer][(head * N_QUERIES + q) * n_rows + row]
 };
 
 // Indices of the chosen rows, ascending. pos, token: of each bulk row, ascending positions. table: score per token id
-// (facts of a published table: finite = may be kept), may be null unless select is CLASS. block: attention chooses whole runs of so many
-// positions, where single rows would cost a ubatch each.
+// (facts of a published table: finite = may be kept), may be null unless select is CLASS. block: attention chooses
+// whole runs of so many positions, where single rows would cost a ubatch each.
 std::vector<uint32_t> ridgefill_select(
-        llama_ridgefill_select select, float share,
-        const std::vector<llama_pos> & pos, const std::vector<llama_token> & token,
-        const ridgefill_scores & scores, const std::vector<float> * table, llama_pos block = 1);
+    llama_ridgefill_select select, float share, const std::vector<llama_pos> & pos,
+    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table,
+    llama_pos block = 1
+);

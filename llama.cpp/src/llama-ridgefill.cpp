@@ -46,7 +46,7 @@ bool llama_context::ridgefill_reserve(uint32_t n_tokens, uint32_t n_seqs, const 
     ridgefill->can_resume = ridgefill->cache != nullptr;
     if (ridgefill->cache) {
         using rf = llama_ridgefill_context;
-        for (const auto cls : { rf::EARLY, rf::RESUME, rf::LATE }) {
+        for (const auto cls : {rf::EARLY, rf::RESUME, rf::LATE}) {
             if (!reserve(cls)) {
                 return false;
             }
@@ -85,39 +85,60 @@ int32_t llama_ridgefill_abi(void) {
 
 const char * llama_ridgefill_mode_name(enum llama_ridgefill_mode mode) {
     switch (mode) {
-        case LLAMA_RIDGEFILL_MODE_OFF:   return "off";
-        case LLAMA_RIDGEFILL_MODE_PLUMB: return "plumb";
-        case LLAMA_RIDGEFILL_MODE_SPEED: return "speed";
-        case LLAMA_RIDGEFILL_MODE_QUALITY: return "quality";
+    case LLAMA_RIDGEFILL_MODE_OFF:
+        return "off";
+    case LLAMA_RIDGEFILL_MODE_PLUMB:
+        return "plumb";
+    case LLAMA_RIDGEFILL_MODE_SPEED:
+        return "speed";
+    case LLAMA_RIDGEFILL_MODE_QUALITY:
+        return "quality";
     }
     return "unknown";
 }
 
 const char * llama_ridgefill_reason_name(enum llama_ridgefill_reason reason) {
     switch (reason) {
-        case LLAMA_RIDGEFILL_REASON_NONE:         return "none";
-        case LLAMA_RIDGEFILL_REASON_NO_PROJECTOR: return "no_projector";
-        case LLAMA_RIDGEFILL_REASON_OFF:          return "off";
-        case LLAMA_RIDGEFILL_REASON_SHORT:        return "short";
-        case LLAMA_RIDGEFILL_REASON_OUTPUTS:      return "outputs";
-        case LLAMA_RIDGEFILL_REASON_ADAPTER:      return "adapter";
-        case LLAMA_RIDGEFILL_REASON_NOT_CAUSAL:   return "not_causal";
-        case LLAMA_RIDGEFILL_REASON_GRAPH:        return "graph";
-        case LLAMA_RIDGEFILL_REASON_NO_PLAN:      return "no_plan";
-        case LLAMA_RIDGEFILL_REASON_MEMORY:       return "memory";
-        case LLAMA_RIDGEFILL_REASON_NO_TABLE:     return "no_table";
+    case LLAMA_RIDGEFILL_REASON_NONE:
+        return "none";
+    case LLAMA_RIDGEFILL_REASON_NO_PROJECTOR:
+        return "no_projector";
+    case LLAMA_RIDGEFILL_REASON_OFF:
+        return "off";
+    case LLAMA_RIDGEFILL_REASON_SHORT:
+        return "short";
+    case LLAMA_RIDGEFILL_REASON_OUTPUTS:
+        return "outputs";
+    case LLAMA_RIDGEFILL_REASON_ADAPTER:
+        return "adapter";
+    case LLAMA_RIDGEFILL_REASON_NOT_CAUSAL:
+        return "not_causal";
+    case LLAMA_RIDGEFILL_REASON_GRAPH:
+        return "graph";
+    case LLAMA_RIDGEFILL_REASON_NO_PLAN:
+        return "no_plan";
+    case LLAMA_RIDGEFILL_REASON_MEMORY:
+        return "memory";
+    case LLAMA_RIDGEFILL_REASON_NO_TABLE:
+        return "no_table";
     }
     return "unknown";
 }
 
 const char * llama_ridgefill_select_name(enum llama_ridgefill_select select) {
     switch (select) {
-        case LLAMA_RIDGEFILL_SELECT_ATTENTION: return "attention";
-        case LLAMA_RIDGEFILL_SELECT_SPANS:     return "spans";
-        case LLAMA_RIDGEFILL_SELECT_ROWS:      return "rows";
-        case LLAMA_RIDGEFILL_SELECT_CLASS:     return "class";
-        case LLAMA_RIDGEFILL_SELECT_RANDOM:    return "random";
-        case LLAMA_RIDGEFILL_SELECT_ALL:       return "all";
+    case LLAMA_RIDGEFILL_SELECT_ATTENTION:
+        return "attention";
+    case LLAMA_RIDGEFILL_SELECT_SPANS:
+        return "spans";
+    case LLAMA_RIDGEFILL_SELECT_ROWS:
+        return "rows";
+    case LLAMA_RIDGEFILL_SELECT_CLASS:
+        return "class";
+    case LLAMA_RIDGEFILL_SELECT_RANDOM:
+        return "random";
+    case LLAMA_RIDGEFILL_SELECT_ALL:
+        return "all";
     }
     return "unknown";
 }
@@ -143,16 +164,16 @@ bool llama_ridgefill_select_parse(const char * text, enum llama_ridgefill_select
 }
 
 struct llama_ridgefill_params llama_ridgefill_default_params(void) {
-    return { LLAMA_RIDGEFILL_MODE_SPEED, /*.n_tail =*/ 2048, /*.n_head =*/ 16, /*.n_min_bulk =*/ 1024,
-             LLAMA_RIDGEFILL_SELECT_ATTENTION, /*.share =*/ 0.16f };
+    return {LLAMA_RIDGEFILL_MODE_SPEED,       /*.n_tail =*/2048, /*.n_head =*/16, /*.n_min_bulk =*/1024,
+            LLAMA_RIDGEFILL_SELECT_ATTENTION, /*.share =*/0.16f};
 }
 
 //
 // projector
 //
 
-struct llama_ridgefill_projector * llama_ridgefill_load(
-        const struct llama_model * model, const char * path, char * err, size_t err_len) {
+struct llama_ridgefill_projector *
+llama_ridgefill_load(const struct llama_model * model, const char * path, char * err, size_t err_len) {
     try {
         return ridgefill_projector_load(*model, path);
     } catch (const std::exception & e) {
@@ -202,8 +223,9 @@ const char * llama_ridgefill_warning(const struct llama_ridgefill_projector * pr
 //
 
 bool llama_ridgefill_attach(
-        struct llama_context * ctx, const struct llama_ridgefill_projector * projector,
-        struct llama_ridgefill_params params, char * err, size_t err_len) {
+    struct llama_context * ctx, const struct llama_ridgefill_projector * projector,
+    struct llama_ridgefill_params params, char * err, size_t err_len
+) {
     if (const char * text = ridgefill_params_check(params)) {
         return fail(err, err_len, std::string("parameter: ") + text);
     }
@@ -245,14 +267,16 @@ struct llama_ridgefill_params llama_ridgefill_get_params(const struct llama_cont
 }
 
 struct llama_ridgefill_plan llama_ridgefill_prompt(
-        struct llama_context * ctx, llama_seq_id seq_id, llama_pos pos_begin, llama_pos pos_end,
-        const struct llama_ridgefill_params * overrides) {
+    struct llama_context * ctx, llama_seq_id seq_id, llama_pos pos_begin, llama_pos pos_end,
+    const struct llama_ridgefill_params * overrides
+) {
     return state_of(ctx).announce(seq_id, pos_begin, pos_end, overrides);
 }
 
 struct llama_ridgefill_plan llama_ridgefill_plan_for(
-        const struct llama_context * ctx, llama_pos pos_begin, llama_pos pos_end,
-        const struct llama_ridgefill_params * overrides) {
+    const struct llama_context * ctx, llama_pos pos_begin, llama_pos pos_end,
+    const struct llama_ridgefill_params * overrides
+) {
     static const llama_ridgefill_context none;
     return (ctx->ridgefill ? *ctx->ridgefill : none).plan_for(pos_begin, pos_end, overrides);
 }
@@ -261,14 +285,16 @@ struct llama_ridgefill_counts llama_ridgefill_get_counts(const struct llama_cont
     if (ctx->ridgefill) {
         return ctx->ridgefill->counts(seq_id);
     }
-    return { LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0, 0 };
+    return {LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0, 0};
 }
 
 struct llama_ridgefill_interval llama_ridgefill_filled(const struct llama_context * ctx, llama_seq_id seq_id) {
-    return ctx->ridgefill ? ctx->ridgefill->filled(seq_id) : llama_ridgefill_interval {};
+    return ctx->ridgefill ? ctx->ridgefill->filled(seq_id) : llama_ridgefill_interval{};
 }
 
-void llama_ridgefill_set_filled(struct llama_context * ctx, llama_seq_id seq_id, struct llama_ridgefill_interval filled) {
+void llama_ridgefill_set_filled(
+    struct llama_context * ctx, llama_seq_id seq_id, struct llama_ridgefill_interval filled
+) {
     state_of(ctx).set_filled(seq_id, filled);
 }
 
@@ -277,21 +303,27 @@ void llama_ridgefill_set_filled(struct llama_context * ctx, llama_seq_id seq_id,
 //
 
 bool llama_ridgefill_capture(
-        struct llama_context * ctx, int32_t split, enum llama_ridgefill_target target,
-        const int32_t * layers, size_t n_layers, char * err, size_t err_len) {
+    struct llama_context * ctx, int32_t split, enum llama_ridgefill_target target, const int32_t * layers,
+    size_t n_layers, char * err, size_t err_len
+) {
     const int32_t n_layer = (int32_t) ctx->get_model().hparams.n_layer();
     if (n_layers > 0 && (split < 1 || split >= n_layer)) {
-        return fail(err, err_len, "split: found " + std::to_string(split) + ", allowed 1 .. " + std::to_string(n_layer - 1));
+        return fail(
+            err, err_len, "split: found " + std::to_string(split) + ", allowed 1 .. " + std::to_string(n_layer - 1)
+        );
     }
     for (size_t i = 0; i < n_layers; ++i) {
         if (layers[i] < -1 || layers[i] >= n_layer) {
-            return fail(err, err_len, "layer: found " + std::to_string(layers[i]) + ", allowed -1 .. " + std::to_string(n_layer - 1));
+            return fail(
+                err, err_len,
+                "layer: found " + std::to_string(layers[i]) + ", allowed -1 .. " + std::to_string(n_layer - 1)
+            );
         }
     }
 
     auto & rf = state_of(ctx);
     rf.capture = {};
-    rf.capture.split  = split;
+    rf.capture.split = split;
     rf.capture.target = target;
     rf.capture.layers.assign(layers, layers + n_layers);
     rf.capture.width.assign(n_layers, 0);
@@ -317,8 +349,8 @@ const float * llama_ridgefill_captured(struct llama_context * ctx, size_t i_laye
     }
     ctx->synchronize();
     const auto & capture = ctx->ridgefill->capture;
-    const auto & rows    = capture.rows[i_layer];
-    *width  = capture.width[i_layer];
+    const auto & rows = capture.rows[i_layer];
+    *width = capture.width[i_layer];
     *n_rows = *width > 0 ? (int32_t) (rows.size() / *width) : 0;
     return rows.empty() ? nullptr : rows.data();
 }

@@ -1,5 +1,5 @@
-// Quality mode in a context. Its parts must add up to what one pass would do: every bulk row selected equals exact, none
-// equals speed, however the prompt is cut into batches.
+// Quality mode in a context. Its parts must add up to what one pass would do: every bulk row selected equals exact,
+// none equals speed, however the prompt is cut into batches.
 //
 // usage: test-quality [model.gguf]    without a model: a random llama of 6 layers
 
@@ -28,10 +28,14 @@ struct fixture {
         return c;
     }
 
-    explicit fixture(const bench & b, const setup & s = {}, const prompt & p = {}) : b(b), p(p), s(s), ctx(make_context(b.model, s)), o(b.model, widths(b), 32) {
+    explicit fixture(const bench & b, const setup & s = {}, const prompt & p = {})
+        : b(b), p(p), s(s), ctx(make_context(b.model, s)), o(b.model, widths(b), 32) {
         o.set_zero(1);
         char err[256] = "";
-        CHECK(llama_ridgefill_attach(ctx.get(), &o.projector, p.params(LLAMA_RIDGEFILL_MODE_SPEED), err, sizeof(err)), "%s", err);
+        CHECK(
+            llama_ridgefill_attach(ctx.get(), &o.projector, p.params(LLAMA_RIDGEFILL_MODE_SPEED), err, sizeof(err)),
+            "%s", err
+        );
     }
 
     llama_ridgefill_params quality(llama_ridgefill_select select, float share) const {
@@ -60,7 +64,9 @@ steps recut(const fixture & f, int n_tail_batch) {
             continue;
         }
         for (size_t i = 0; i < s.size(); i += (size_t) n_tail_batch) {
-            res.emplace_back(s.begin() + (ptrdiff_t) i, s.begin() + (ptrdiff_t) std::min(s.size(), i + (size_t) n_tail_batch));
+            res.emplace_back(
+                s.begin() + (ptrdiff_t) i, s.begin() + (ptrdiff_t) std::min(s.size(), i + (size_t) n_tail_batch)
+            );
         }
     }
     return res;
@@ -117,7 +123,10 @@ void test_hybrid() {
     const auto some = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f));
     const auto c = f.counts();
     // whole runs: 112 to 128 of the 240 rows, the first run has only 48
-    CHECK(c.n_selected >= 112 && c.n_selected <= 128 && c.n_filled == p.n_bulk - c.n_selected, "selected %d filled %d", c.n_selected, c.n_filled);
+    CHECK(
+        c.n_selected >= 112 && c.n_selected <= 128 && c.n_filled == p.n_bulk - c.n_selected, "selected %d filled %d",
+        c.n_selected, c.n_filled
+    );
     CHECK(difference(plumb, some) > 0 && difference(speed, some) > 0);
 
     f.o.projector.score.assign(256, -INFINITY);
@@ -131,11 +140,17 @@ void test_share(const bench & b) {
     const steps all = f.p.make(b.model);
     const auto plumb = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_PLUMB));
     const auto speed = f.run_mode(all, f.p.params(LLAMA_RIDGEFILL_MODE_SPEED));
-    for (const auto select : { LLAMA_RIDGEFILL_SELECT_ATTENTION, LLAMA_RIDGEFILL_SELECT_SPANS, LLAMA_RIDGEFILL_SELECT_ROWS, LLAMA_RIDGEFILL_SELECT_RANDOM }) {
+    for (const auto select :
+         {LLAMA_RIDGEFILL_SELECT_ATTENTION, LLAMA_RIDGEFILL_SELECT_SPANS, LLAMA_RIDGEFILL_SELECT_ROWS,
+          LLAMA_RIDGEFILL_SELECT_RANDOM}) {
         const auto some = f.run_mode(all, f.quality(select, 0.25f));
         const auto c = f.counts();
-        CHECK(c.n_selected == f.p.n_bulk / 4 && c.n_filled == f.p.n_bulk - f.p.n_bulk / 4 && c.n_exact == f.p.n_prompt() - c.n_filled,
-              "%s: selected %d filled %d exact %d", llama_ridgefill_select_name(select), c.n_selected, c.n_filled, c.n_exact);
+        CHECK(
+            c.n_selected == f.p.n_bulk / 4 && c.n_filled == f.p.n_bulk - f.p.n_bulk / 4
+                && c.n_exact == f.p.n_prompt() - c.n_filled,
+            "%s: selected %d filled %d exact %d", llama_ridgefill_select_name(select), c.n_selected, c.n_filled,
+            c.n_exact
+        );
         CHECK(difference(plumb, some) > 0 && difference(speed, some) > 0, "%s", llama_ridgefill_select_name(select));
     }
 }
@@ -148,7 +163,7 @@ void test_cuts(const bench & b) {
     const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
     const auto once = f.run_mode(last_only(recut(f, 24), f.p.n_prompt()), q);
     const auto want = f.counts();
-    for (const int n : { 8, 16 }) {
+    for (const int n : {8, 16}) {
         const auto found = f.run_mode(last_only(recut(f, n), f.p.n_prompt()), q);
         equal(once, found, n == 8 ? "batches of 8" : "batches of 16");
         CHECK(f.counts().n_selected == want.n_selected && f.counts().n_exact == want.n_exact);
@@ -156,7 +171,7 @@ void test_cuts(const bench & b) {
     // bulk and tail in one batch
     steps joint = last_only(f.p.make(b.model), f.p.n_prompt());
     const step whole = joined(steps(joint.begin(), joint.end() - f.p.n_decode));
-    steps one = { whole };
+    steps one = {whole};
     one.insert(one.end(), joint.end() - f.p.n_decode, joint.end());
     equal(once, f.run_mode(one, q), "one batch");
 }
@@ -184,7 +199,7 @@ void test_beside(const bench & b, bool unified) {
         return res;
     };
     // 0 and 2 in their tails, 1 decoding
-    const int from[] = { tail, n, tail }, to[] = { n, n + 1, n };
+    const int from[] = {tail, n, tail}, to[] = {n, n + 1, n};
     std::map<int, std::vector<float>> alone, mixed;
     const auto begin = [&](int seq) {
         llama_ridgefill_set_filled(f.ctx.get(), seq, {});
@@ -203,7 +218,7 @@ void test_beside(const bench & b, bool unified) {
     for (int seq = 0; seq < 3; ++seq) {
         begin(seq);
     }
-    for (const int seq : { 2, 1, 0 }) {
+    for (const int seq : {2, 1, 0}) {
         const step last = rows(seq, from[seq], to[seq]);
         batch.insert(batch.end(), last.begin(), last.end());
     }
@@ -216,7 +231,10 @@ void test_beside(const bench & b, bool unified) {
     }
     for (int seq = 0; seq < 3; ++seq) {
         // other ubatch shapes: equal up to rounding
-        CHECK(difference(alone[seq], mixed[seq]) < 2e-2, "sequence %d differs by %g", seq, difference(alone[seq], mixed[seq]));
+        CHECK(
+            difference(alone[seq], mixed[seq]) < 2e-2, "sequence %d differs by %g", seq,
+            difference(alone[seq], mixed[seq])
+        );
         CHECK(f.counts(seq).n_selected == f.p.n_bulk / 2, "sequence %d selected %d", seq, f.counts(seq).n_selected);
     }
 }
@@ -234,7 +252,9 @@ void test_failure(const bench & b) {
     std::vector<float> found;
     for (const step & s : all) {
         if (s.front().pos == f.p.n_head + f.p.n_bulk) { // the tail: fails in its first half
-            llama_set_abort_callback(f.ctx.get(), [](void *) { return true; }, nullptr);
+            llama_set_abort_callback(
+                f.ctx.get(), [](void *) { return true; }, nullptr
+            );
             CHECK(decode(f.ctx.get(), s) != 0);
             llama_set_abort_callback(f.ctx.get(), nullptr, nullptr);
             CHECK(llama_memory_seq_pos_max(llama_get_memory(f.ctx.get()), 0) == s.front().pos - 1);
@@ -248,7 +268,9 @@ void test_failure(const bench & b) {
 void test_declined(const bench & b) {
     check::begin("declined with a reason");
     fixture f(b);
-    const auto plan = [&](const llama_ridgefill_params & p) { return llama_ridgefill_plan_for(f.ctx.get(), 0, f.p.n_prompt(), &p); };
+    const auto plan = [&](const llama_ridgefill_params & p) {
+        return llama_ridgefill_plan_for(f.ctx.get(), 0, f.p.n_prompt(), &p);
+    };
     CHECK(plan(f.quality(LLAMA_RIDGEFILL_SELECT_CLASS, 0.25f)).reason == LLAMA_RIDGEFILL_REASON_NO_TABLE);
     f.o.projector.score.assign(256, 1.0f);
     CHECK(plan(f.quality(LLAMA_RIDGEFILL_SELECT_CLASS, 0.25f)).reason == LLAMA_RIDGEFILL_REASON_NONE);
@@ -276,13 +298,14 @@ int main(int argc, char ** argv) {
     if (!open_model(b, argc, argv)) {
         return finish(b);
     }
-    for (const auto flash : { LLAMA_FLASH_ATTN_TYPE_ENABLED, LLAMA_FLASH_ATTN_TYPE_DISABLED }) {
-        for (const ggml_type kv : { GGML_TYPE_F16, GGML_TYPE_Q8_0 }) {
+    for (const auto flash : {LLAMA_FLASH_ATTN_TYPE_ENABLED, LLAMA_FLASH_ATTN_TYPE_DISABLED}) {
+        for (const ggml_type kv : {GGML_TYPE_F16, GGML_TYPE_Q8_0}) {
             if (flash == LLAMA_FLASH_ATTN_TYPE_DISABLED && kv == GGML_TYPE_Q8_0) {
                 continue; // a quantised V cache needs flash attention
             }
             setup s;
-            s.name = std::string(flash == LLAMA_FLASH_ATTN_TYPE_ENABLED ? "flash" : "no flash") + ", " + ggml_type_name(kv);
+            s.name =
+                std::string(flash == LLAMA_FLASH_ATTN_TYPE_ENABLED ? "flash" : "no flash") + ", " + ggml_type_name(kv);
             s.flash = flash;
             s.kv = kv;
             test_bounds(b, s);

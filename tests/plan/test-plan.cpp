@@ -188,7 +188,10 @@ void test_reusable_quality() {
         for (const auto mode : {OFF, PLUMB, SPEED, QUALITY}) {
             const llama_pos want = by == SPEED && mode == SPEED ? 3000 : 16;
             const llama_pos found = llama_ridgefill_reusable({16, 2000, by}, params(mode, 512, 16, 0), 3000, 4000);
-            CHECK(found == want, "filled by %s, %s: found %d", llama_ridgefill_mode_name(by), llama_ridgefill_mode_name(mode), found);
+            CHECK(
+                found == want, "filled by %s, %s: found %d", llama_ridgefill_mode_name(by),
+                llama_ridgefill_mode_name(mode), found
+            );
         }
     }
 }

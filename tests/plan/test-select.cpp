@@ -85,7 +85,7 @@ void test_scores() {
     check::begin("scores");
     const size_t n = 4, n_kv = 6, n_head = 2;
     const std::vector<uint32_t> cell = {5, 0, 3, 2};
-    const auto fill = [&](std::vector<float> by_hq) { // [head][query][row]
+    const auto fill = [&](std::vector<float> by_hq) {    // [head][query][row]
         std::vector<float> t(n_kv * 2 * n_head, 100.0f); // other cells are not bulk rows
         for (size_t hq = 0; hq < 2 * n_head; ++hq) {
             for (size_t r = 0; r < n; ++r) {
@@ -98,8 +98,8 @@ void test_scores() {
     CHECK(s.empty());
     s.start(n);
     //                    head 0 question   head 0 tail      head 1 question  head 1 tail
-    const auto layer0 = fill({1, 1, 1, 1,   0, 0, 0, 0,      0, 0, 4, 0,      8, 0, 0, 0});
-    const auto layer1 = fill({0, 3, 0, 1,   1, 1, 1, 1,      0, 0, 0, 0,      0, 1, 0, 0});
+    const auto layer0 = fill({1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 4, 0, 8, 0, 0, 0});
+    const auto layer1 = fill({0, 3, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0});
     s.add(0, layer0.data(), n_kv, n_head, cell);
     s.add(1, layer1.data(), n_kv, n_head, cell);
     s.add(1, layer1.data(), n_kv, n_head, cell); // a second ubatch of the tail: a head's shares stay
@@ -132,7 +132,8 @@ void test_attention() {
     for (const uint32_t r : {3u, 20u, 800u, 900u, 495u}) {
         CHECK(std::binary_search(both.begin(), both.end(), r), "row %u", r);
     }
-    for (const auto how : {LLAMA_RIDGEFILL_SELECT_ATTENTION, LLAMA_RIDGEFILL_SELECT_SPANS, LLAMA_RIDGEFILL_SELECT_ROWS}) {
+    for (const auto how :
+         {LLAMA_RIDGEFILL_SELECT_ATTENTION, LLAMA_RIDGEFILL_SELECT_SPANS, LLAMA_RIDGEFILL_SELECT_ROWS}) {
         CHECK(select(how, 1.0f, positions(n), token, nullptr, s).size() == n);
         CHECK(select(how, 0.0f, positions(n), token, nullptr, s).empty());
         CHECK(select(how, 0.5f, positions(n), token, nullptr).size() == 500, "without scores: still the share");
