@@ -135,8 +135,8 @@ def _layer(model: GgufFile, arch: str, index: int) -> Layer:
     delta_net = {"attn_qkv", "ssm_alpha", "ssm_beta", "ssm_conv1d"}
     recurrent = "ssm_conv1d" in sizes
     if not (delta_net <= set(sizes) if recurrent else {"attn_k", "attn_qkv"} & set(sizes)):
-        found = ", ".join(sorted(sizes)) or "nothing"
-        raise ValueError(f"{model.path}: layer {index}: found {found}, allowed: attention or a gated delta net")
+        names = ", ".join(sorted(sizes)) or "nothing"
+        raise ValueError(f"{model.path}: layer {index}: found {names}, allowed: attention or a gated delta net")
 
     def key(name: str, default: int) -> int:
         value = model.keys.get(f"{arch}.{name}")
