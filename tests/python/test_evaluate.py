@@ -65,7 +65,7 @@ def test_no_document_is_long_enough(smollm2, identity):
 @pytest.mark.parametrize(
     "extra, words",
     [
-        (["--modes", "fill,all"], "--modes: found 'all', allowed fill, identity, dropped"),
+        (["--modes", "fill,all"], "--modes: found 'all', allowed fill, uncorrected, identity, dropped, quality"),
         (["--tail", "1"], "--tail: found 1, allowed 2 or more"),
         (["--tokens", "500"], "--tokens: found 500"),
         (["--docs", "-1"], "--docs: found -1"),
@@ -103,7 +103,8 @@ def test_bench_writes_the_promised_fields(smollm2, identity, tmp_path, capsys):
     assert cli.main([*argv, "-t", "2", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())
     fields = (
-        "n_prompt split tail t_stock_ms t_fill_ms ratio ratio_ideal n_filled n_exact loss loss_identity loss_dropped"
+        "n_prompt split tail t_stock_ms t_fill_ms ratio ratio_ideal n_filled n_exact loss loss_identity loss_dropped "
+        "mode n_selected"
     )
     assert [list(row) for row in rows] == [fields.split()] * 2
     assert [(row["n_prompt"], row["n_filled"], row["n_exact"]) for row in rows] == [(200, 120, 80), (300, 220, 80)]
