@@ -88,6 +88,7 @@ def test_convert_and_back(folder: Path) -> None:
         shutil.rmtree(work / f"copy{turn}")
         converts.append(timed(lambda: peaks.append(ridgefill("convert", folder, "-o", work / "a.gguf", "--force"))))
     copy, convert = (tuple(map(median, zip(*times, strict=True))) for times in (copies, converts))
+    # figures, not a condition: a busy disk would decide (docs/results/formats-and-fit.csv has quiet ones)
     print(f"copy {copy[0]:.2f} s ({copy[1]:.2f} s on disk), convert {convert[0]:.2f} s ({convert[1]:.2f} s on disk)")
     print(f"peak {max(peaks):.0f} MB")
     assert max(peaks) < 300
@@ -97,8 +98,6 @@ def test_convert_and_back(folder: Path) -> None:
     assert subprocess.run(["cmp", work / "a.gguf", work / "b.gguf"]).returncode == 0
     for path in folder.glob("*.safetensors"):
         assert subprocess.run(["cmp", path, work / "back" / path.name]).returncode == 0
-    # a figure, not a condition: a busy disk would decide (docs/results/formats-and-fit.csv has a quiet one)
-    print(f"convert {convert[1]:.2f} s, copying the folder {copy[1]:.2f} s")
 
 
 def timed(action: Callable[[], object]) -> tuple[float, float]:
