@@ -29,6 +29,7 @@ llama_ridgefill_plan llama_ridgefill_context::announce(
     s.cursor.start(plan, begin, end);
     s.counts = {plan.mode, plan.reason, 0, 0, 0};
     s.quality = start_quality(plan, end, overrides ? *overrides : params);
+    s.unfinished = s.unfinished >= begin ? -1 : s.unfinished;
     return plan;
 }
 
@@ -48,12 +49,14 @@ void llama_ridgefill_context::set_filled(llama_seq_id seq, llama_ridgefill_inter
 
 void llama_ridgefill_context::set_parts(llama_seq_id seq, const llama_ridgefill_interval * list, size_t n) {
     seqs[seq].marks.set(list, n, assumed_scale());
+    seqs[seq].unfinished = -1; // another state
 }
 
 void llama_ridgefill_context::cut(llama_seq_id seq, llama_pos pos) {
     const auto it = seqs.find(seq);
     if (it != seqs.end()) {
         it->second.marks.cut(pos);
+        it->second.unfinished = it->second.unfinished >= pos ? -1 : it->second.unfinished;
     }
 }
 
@@ -162,10 +165,39 @@ llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams
         any = true;
     }
 
+    conflict = has_conflict(batch, res);
+    deferred = deferred || conflict;
     if (!any) {
         res.clear();
     }
     return res;
+}
+
+// Rows that only ran their first half have no late caches yet: no row behind them may run in full.
+bool llama_ridgefill_context::has_conflict(const llama_batch & batch, const std::vector<uint8_t> & classes) const {
+    std::map<llama_seq_id, llama_pos> open; // the first such row
+    for (const auto & [id, s] : seqs) {
+        if (s.unfinished >= 0) {
+            open[id] = s.unfinished;
+        }
+    }
+    for (int32_t i = 0; i < batch.n_tokens; ++i) {
+        const bool half = classes[i] == HOLD || classes[i] == EARLY;
+        const bool full = classes[i] == EXACT || classes[i] == FILL || classes[i] == PLUMB;
+        for (int32_t k = 0; k < batch.n_seq_id[i]; ++k) {
+            const llama_seq_id id = batch.seq_id[i][k];
+            const auto it = open.find(id);
+            if (it != open.end() && batch.pos[i] <= it->second) {
+                open.erase(it); // written anew
+            } else if (it != open.end() && full) {
+                return true;
+            }
+            if (half) {
+                open.emplace(id, batch.pos[i]);
+            }
+        }
+    }
+    return false;
 }
 
 ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const {
@@ -309,6 +341,12 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
                 continue;
             }
             sequence & s = it->second;
+            if (s.unfinished >= pos) {
+                s.unfinished = -1; // written anew
+            }
+            if (s.unfinished < 0 && (what == ridgefill_task::HOLD || what == ridgefill_task::EARLY)) {
+                s.unfinished = pos;
+            }
             if (filled) {
                 s.marks.add(pos, s.cursor.plan.mode);
             }

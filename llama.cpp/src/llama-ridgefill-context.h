@@ -76,6 +76,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     enum part { WHOLE, FIRST_HALF, SECOND_HALF };
     part now = WHOLE;
     bool deferred = false; // the batch has such rows
+    bool conflict = false; // or rows that must not run now
 
     void find_caches(llama_memory_i * memory);
 
@@ -115,6 +116,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
         llama_ridgefill_counts counts = {LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PLAN, 0, 0, 0};
         ridgefill_marks marks;
         std::unique_ptr<ridgefill_prompt_quality> quality;
+        llama_pos unfinished = -1; // the first row that only ran its first half
     };
     std::map<llama_seq_id, sequence> seqs;
 
@@ -127,6 +129,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     void check_quality(llama_ridgefill_plan & plan, const llama_ridgefill_params & params) const;
     std::unique_ptr<ridgefill_prompt_quality>
     start_quality(const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & params) const;
+    bool has_conflict(const llama_batch & batch, const std::vector<uint8_t> & classes) const;
     void keep_rows(const llama_ubatch & ubatch);
     void add_scores(const llama_ubatch & ubatch); // the attention of its queries, from the graph that ran last
 };

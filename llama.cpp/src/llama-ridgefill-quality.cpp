@@ -138,11 +138,12 @@ struct llama_ridgefill_context::snapshot {
     llama_ridgefill_counts counts;
     ridgefill_marks marks;
     ridgefill_scores scores;
+    llama_pos unfinished;
 };
 
 std::shared_ptr<llama_ridgefill_context::snapshot> llama_ridgefill_context::save(llama_seq_id seq) const {
     const sequence & s = seqs.at(seq);
-    return std::make_shared<snapshot>(snapshot{s.cursor, s.counts, s.marks, s.quality->scores});
+    return std::make_shared<snapshot>(snapshot{s.cursor, s.counts, s.marks, s.quality->scores, s.unfinished});
 }
 
 void llama_ridgefill_context::restore(llama_seq_id seq, const snapshot & from, llama_pos pos_max) {
@@ -154,14 +155,17 @@ void llama_ridgefill_context::restore(llama_seq_id seq, const snapshot & from, l
     if (pos_max + 1 < from.cursor.pos_next) { // a second half failed, and took bulk rows with it
         s.cursor.active = false;
         s.quality.reset();
+        s.unfinished = -1; // on hybrids nothing is left, elsewhere the tail's rows are gone
         return;
     }
+    s.unfinished = from.unfinished;
     s.quality->scores = from.scores;
     s.quality->rows.cut(from.cursor.pos_next);
 }
 
 void llama_ridgefill_context::end_quality(llama_seq_id seq) {
     seqs.at(seq).quality.reset();
+    seqs.at(seq).unfinished = -1;
 }
 
 void llama_ridgefill_context::add_scores(const llama_ubatch & ubatch) {
@@ -272,6 +276,15 @@ struct part {
 } // namespace
 
 int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
+    if (ridgefill->conflict) {
+        LLAMA_LOG_ERROR(
+            "%s: found a row that must run in full behind rows of a quality prompt whose late layers have not run, "
+            "allowed: "
+            "the rest of that prompt, without outputs of its bulk\n",
+            __func__
+        );
+        return -1;
+    }
     const std::vector<uint8_t> cls = balloc->row_class;
     const int n_rows = (int) batch.tokens.size();
     const auto seq_of = [&](int i) { return *batch.tokens[i].seq_ids.begin(); };

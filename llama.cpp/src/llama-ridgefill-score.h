@@ -19,7 +19,7 @@ struct ridgefill_score_nodes {
 constexpr int RIDGEFILL_SCORE_LAYERS = 6;
 
 // Nodes that it may add to a graph.
-constexpr int RIDGEFILL_SCORE_MAX_NODES = RIDGEFILL_SCORE_LAYERS * 16 * 10;
+constexpr int RIDGEFILL_SCORE_MAX_NODES = RIDGEFILL_SCORE_LAYERS * 15 * 12; // 15 runs, 12 nodes each
 
 // Adds the nodes to the graph. A ubatch of one sequence has one stream of cells, others only reserve memory. sums stays
 // empty when no layer below the split attends.

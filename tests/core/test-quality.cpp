@@ -102,6 +102,43 @@ void test_bounds(const bench & b, const setup & s, const prompt & p = {}) {
     equal(plumb, whole, "attention, share 1");
 }
 
+// What ran only its first half has no late caches: nothing may run in full behind it.
+void test_abandoned(const bench & b, bool hybrid) {
+    check::begin(hybrid ? "abandoned, hybrid" : "abandoned");
+    prompt p;
+    if (hybrid) {
+        p.n_bulk = 4 * 64 - p.n_head;
+    }
+    setup s;
+    s.n_ctx = 512;
+    fixture f(b, s, p);
+    const steps all = last_only(recut(f, 8), p.n_prompt());
+    const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
+    const auto want = f.run_mode(all, q);
+    const auto mem = llama_get_memory(f.ctx.get());
+
+    llama_memory_clear(mem, true);
+    llama_ridgefill_set_filled(f.ctx.get(), 0, {});
+    llama_ridgefill_prompt(f.ctx.get(), 0, 0, p.n_prompt(), &q);
+    llama_pos end = 0;
+    for (const step & part : all) { // up to the first part of the tail
+        CHECK(decode(f.ctx.get(), part) == 0);
+        end = part.back().pos + 1;
+        if (end > p.n_head + p.n_bulk) {
+            break;
+        }
+    }
+    CHECK(end < p.n_prompt());
+    llama_ridgefill_prompt(f.ctx.get(), 0, end, end + 1, nullptr); // another prompt behind it
+    CHECK(decode(f.ctx.get(), {{some_token(b.model, 1), end, 0, true, false}}) == -1);
+    CHECK(llama_memory_seq_pos_max(mem, 0) == end - 1, "a refused batch changes nothing");
+    // from the beginning again: as if nothing had been
+    equal(want, f.run_mode(all, q), "run again");
+    equal(
+        f.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_OFF)), f.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_OFF)), "off"
+    );
+}
+
 // Late states depend on all rows before them: filled and exact rows pass them in order, in runs of 64 positions.
 void test_hybrid() {
     bench b;
@@ -132,6 +169,10 @@ void test_hybrid() {
     f.o.projector.score.assign(256, -INFINITY);
     const auto none = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_CLASS, 1.0f));
     equal(speed, none, "score_none");
+
+    quiet = true;
+    test_abandoned(b, true);
+    quiet = false;
 }
 
 void test_share(const bench & b) {
@@ -320,6 +361,7 @@ int main(int argc, char ** argv) {
     test_beside(b, false);
     quiet = true;
     test_failure(b);
+    test_abandoned(b, false);
     quiet = false;
     test_declined(b);
     test_tables(b);
