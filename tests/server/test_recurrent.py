@@ -29,8 +29,9 @@ def side_files(tiny_hybrid: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
 
 @pytest.fixture(scope="module")
-def hybrid(start, side_files, tiny_hybrid: Path) -> Server:
+def hybrid(start, side_files, tiny_hybrid: Path, slot_files: Path) -> Server:
     args = ("--ridgefill", side_files[1], *PLAN, "-c", 4096, "-np", 1, "-b", 256, "-ub", 256)
+    args += ("--slot-save-path", slot_files)  # erasing a slot needs it
     return start(*args, model=tiny_hybrid)
 
 
