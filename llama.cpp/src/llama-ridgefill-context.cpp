@@ -101,17 +101,18 @@ llama_ridgefill_reason llama_ridgefill_context::obstacle(const llama_cparams & c
 
 std::vector<uint8_t>
 llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams & cparams, bool plain) {
+    std::vector<uint8_t> res(batch.n_tokens, EXACT);
     deferred = false;
     if (!projector || !capture.layers.empty()) {
+        deferred = conflict = has_conflict(batch, res);
         return {};
     }
     const llama_ridgefill_reason reason = obstacle(cparams, plain);
     const bool layer_inputs =
         std::count(cparams.embeddings_layer_inp.begin(), cparams.embeddings_layer_inp.end(), true) > 0;
 
-    std::map<llama_seq_id, ridgefill_cursor>
-        cursors; // copies: the batch may still fail, commit() advances the real ones
-    std::vector<uint8_t> res(batch.n_tokens, EXACT);
+    // copies: the batch may still fail, commit() advances the real ones
+    std::map<llama_seq_id, ridgefill_cursor> cursors;
     bool any = false;
     std::set<llama_seq_id> wants_bulk_outputs;
     std::set<llama_seq_id> keeps; // bulk rows come before the tail in this very batch
@@ -138,7 +139,7 @@ llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams
             continue;
         }
         const bool bulk = cursor.is_bulk(pos);
-        const bool tail = cursor.is_tail(pos) && quality && (quality->n_bulk() > 0 || keeps.count(id));
+        const bool tail = cursor.is_tail(pos) && quality && (quality->has_bulk() || keeps.count(id));
         if (!bulk && !tail) {
             continue;
         }
@@ -220,32 +221,17 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
     res.target = projector->target;
     res.maps = &projector->maps;
     res.inputs = this;
-    switch (cls) {
-    case FILL:
-        res.what = ridgefill_task::FILL;
-        break;
-    case PLUMB:
-        res.what = ridgefill_task::PLUMB;
-        break;
-    case KEEP:
-        res.what = ridgefill_task::KEEP;
-        break;
-    case EARLY:
-        res.what = ridgefill_task::EARLY;
-        break;
-    case RESUME:
-        res.what = ridgefill_task::RESUME;
-        break;
-    case HOLD:
-        res.what = ridgefill_task::HOLD;
-        break;
-    case LATE:
-        res.what = ridgefill_task::LATE;
-        break;
-    default:
-        GGML_ABORT("unknown row class");
-    }
+    static constexpr ridgefill_task::kind KIND_OF[] = {
+        ridgefill_task::NONE,  ridgefill_task::FILL,   ridgefill_task::PLUMB, ridgefill_task::KEEP,
+        ridgefill_task::EARLY, ridgefill_task::RESUME, ridgefill_task::HOLD,  ridgefill_task::LATE,
+    };
+    res.what = KIND_OF[cls];
     return res;
+}
+
+// Are the rows of such a graph filled, now or behind the selection?
+static bool is_fill(ridgefill_task::kind what) {
+    return what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
 }
 
 void llama_ridgefill_context::prepare(
@@ -258,7 +244,7 @@ void llama_ridgefill_context::prepare(
     if (what == ridgefill_task::LATE) {
         return; // its first half has taken the correction off
     }
-    const bool fill = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
+    const bool fill = is_fill(what);
     const bool placed = what == ridgefill_task::RESUME;
     const bool corrects = projector && !projector->states.empty();
 
@@ -330,7 +316,7 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
         keep_rows(ubatch);
     }
 
-    const bool fills = what == ridgefill_task::FILL || what == ridgefill_task::KEEP || what == ridgefill_task::HOLD;
+    const bool fills = is_fill(what);
     const bool filled = fills && outcome.applied;
 
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {

@@ -73,8 +73,8 @@ struct llama_ridgefill_context : ridgefill_inputs {
 
     // What a decode does with rows of a tail that waits for its selection. WHOLE: classify() only notes that there are
     // some, and the decode is then done in parts (llama_context::ridgefill_decode).
-    enum part { WHOLE, FIRST_HALF, SECOND_HALF };
-    part now = WHOLE;
+    enum half { WHOLE, FIRST_HALF, SECOND_HALF };
+    half now = WHOLE;
     bool deferred = false; // the batch has such rows
     bool conflict = false; // or rows that must not run now
 
@@ -136,6 +136,9 @@ struct llama_ridgefill_context : ridgefill_inputs {
 
 // Its rows have their cells already.
 bool ridgefill_is_placed(const llama_ubatch & ubatch);
+
+// The context's part, made when it is first used.
+llama_ridgefill_context & ridgefill_state_of(llama_context * ctx);
 
 // so that llama-context.h needs no complete type
 struct llama_ridgefill_context_deleter {

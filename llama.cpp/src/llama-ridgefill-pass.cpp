@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <iterator>
 
 namespace {
 
@@ -177,6 +176,17 @@ void drop_layer_inputs(const llm_graph_params & params, llm_graph_result & res, 
     }
 }
 
+// Nothing late is left for a caller to read.
+void drop_late(const llm_graph_params & params, llm_graph_result & res) {
+    drop_outputs(res);
+    drop_layer_inputs(params, res, params.ridgefill.split + 1);
+}
+
+// A late FFN that something still needs means that the target is not all that the layer's cache is made from.
+std::function<bool(const ggml_tensor *)> late_ffns(const ridgefill_task & task) {
+    return [split = task.split](const ggml_tensor * t) { return is_late_ffn(t, split); };
+}
+
 bool rewrite(
     llm_graph_result & res, ridgefill_outcome & out, const std::vector<ridgefill_redirect> & redirects,
     const std::vector<ggml_tensor *> & keep, const std::function<bool(const ggml_tensor *)> & must_go,
@@ -241,10 +251,7 @@ bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_out
 
     if (maps) {
         ggml_tensor * source = checked_source(task, res, n_rows, out);
-        if (!source) {
-            return false;
-        }
-        if (!redirect_targets(task, res, source, n_rows, redirects, out)) {
+        if (!source || !redirect_targets(task, res, source, n_rows, redirects, out)) {
             return false;
         }
         if (task.what == ridgefill_task::KEEP) {
@@ -254,16 +261,10 @@ bool fill(const llm_graph_params & params, llm_graph_result & res, ridgefill_out
         }
     }
 
-    // a late FFN that something still needs means that the target is not all that the layer's cache is made from
-    std::function<bool(const ggml_tensor *)> must_go;
-    if (maps) {
-        must_go = [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); };
-    }
-    if (!rewrite(res, out, redirects, keep, must_go, {})) {
+    if (!rewrite(res, out, redirects, keep, maps ? late_ffns(task) : nullptr, {})) {
         return false;
     }
-    drop_outputs(res);
-    drop_layer_inputs(params, res, task.split + 1);
+    drop_late(params, res);
     return true;
 }
 
@@ -282,23 +283,31 @@ bool early(const llm_graph_params & params, llm_graph_result & res, ridgefill_ou
     keep.push_back(source);
     ggml_set_output(source);
 
-    if (!rewrite(
-            res, out, {}, keep, [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); },
-            {ridgefill_section::BEFORE, source}
-        )) {
+    if (!rewrite(res, out, {}, keep, late_ffns(task), {ridgefill_section::BEFORE, source})) {
         return false;
     }
     if (out.scores.weights) {
         add_input(task, res, out.scores.weights, ridgefill_input::WEIGHTS);
     }
-    drop_outputs(res);
-    drop_layer_inputs(params, res, task.split + 1);
+    drop_late(params, res);
     return true;
+}
+
+// What a caller may read of the graph's end.
+std::vector<ggml_tensor *> outputs_of(const llm_graph_result & res) {
+    std::vector<ggml_tensor *> all = {res.t_logits, res.t_embd, res.t_embd_pooled, res.t_h_nextn};
+    for (const auto * list : {&res.t_sampled, &res.t_sampled_probs, &res.t_sampled_logits, &res.t_candidates}) {
+        all.insert(all.end(), list->begin(), list->end());
+    }
+    all.erase(std::remove(all.begin(), all.end(), nullptr), all.end());
+    return all;
 }
 
 bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
     const ridgefill_task & task = params.ridgefill;
-    ggml_tensor * source = checked_source(task, res, params.ubatch.n_tokens, out);
+    const int64_t n_rows = params.ubatch.n_tokens;
+    const bool maps = task.what == ridgefill_task::LATE;
+    ggml_tensor * source = checked_source(task, res, n_rows, out);
     if (!source) {
         return false;
     }
@@ -307,31 +316,17 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
     ggml_set_input(rows);
 
     std::vector<ridgefill_redirect> redirects = {{source, rows}};
-    if (task.what == ridgefill_task::LATE) {
-        const auto must_go = [&](const ggml_tensor * t) { return is_late_ffn(t, task.split); };
-        if (!redirect_targets(task, res, rows, params.ubatch.n_tokens, redirects, out)
-            || !rewrite(res, out, redirects, {}, must_go, {ridgefill_section::AFTER, source})) {
-            return false;
-        }
-        add_input(task, res, rows, ridgefill_input::ROWS);
-        drop_outputs(res);
-        drop_layer_inputs(params, res, task.split + 1);
-        return true;
+    if (maps && !redirect_targets(task, res, rows, n_rows, redirects, out)) {
+        return false;
     }
-
-    std::vector<ggml_tensor *> keep;
-    for (ggml_tensor * t : {res.t_logits, res.t_embd, res.t_embd_pooled, res.t_h_nextn}) {
-        if (t) {
-            keep.push_back(t);
-        }
-    }
-    for (const auto * list : {&res.t_sampled, &res.t_sampled_probs, &res.t_sampled_logits, &res.t_candidates}) {
-        std::copy_if(list->begin(), list->end(), std::back_inserter(keep), [](const ggml_tensor * t) { return t; });
-    }
-    if (!rewrite(res, out, redirects, keep, {}, {ridgefill_section::AFTER, source})) {
+    const auto keep = maps ? std::vector<ggml_tensor *>() : outputs_of(res);
+    if (!rewrite(res, out, redirects, keep, maps ? late_ffns(task) : nullptr, {ridgefill_section::AFTER, source})) {
         return false;
     }
     add_input(task, res, rows, ridgefill_input::ROWS);
+    if (maps) {
+        drop_late(params, res);
+    }
     return true;
 }
 

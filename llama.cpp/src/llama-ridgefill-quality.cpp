@@ -80,7 +80,7 @@ std::unique_ptr<ridgefill_prompt_quality> llama_ridgefill_context::start_quality
     q->pos_end = end;
     const size_t n_rows = (size_t) (end - plan.bulk_begin);
     const int32_t width = projector->maps.n_in;
-    q->rows.start(width, n_rows * ridgefill_rows::bytes_per_row(width, false) > KEEP_BUDGET);
+    q->rows.start(width, n_rows * ridgefill_rows::bytes_per_row(width, false) > KEEP_BUDGET, n_rows);
     return q;
 }
 
@@ -251,12 +251,12 @@ static void ridgefill_rewind(llama_memory_recurrent & recurrent, llama_seq_id se
 namespace {
 
 // A batch of chosen rows of another one, and where they came from.
-struct part {
+struct sub_batch {
     llama_batch_ext batch;
     std::vector<int> from;
 
     // placed: rows may have gaps and lie before the sequence's end
-    part(const llama_batch_ext & b, bool placed)
+    sub_batch(const llama_batch_ext & b, bool placed)
         : batch(
             b.n_tokens_max, b.n_embd_inp, b.n_embd_inp_enc, b.n_seq_max, placed ? nullptr : b.mem, b.n_vocab,
             b.n_pos_per_embd
@@ -279,8 +279,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
     if (ridgefill->conflict) {
         LLAMA_LOG_ERROR(
             "%s: found a row that must run in full behind rows of a quality prompt whose late layers have not run, "
-            "allowed: "
-            "the rest of that prompt, without outputs of its bulk\n",
+            "allowed: the rest of that prompt, without outputs of its bulk\n",
             __func__
         );
         return -1;
@@ -312,7 +311,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
 
     const int64_t n_eval_before = n_p_eval + n_queued_tokens;
 
-    const auto run = [&](const part & p, llama_ridgefill_context::part now) {
+    const auto run = [&](const sub_batch & p, llama_ridgefill_context::half now) {
         ridgefill->now = now;
         const int rc = p.batch.tokens.empty() ? 0 : decode(p.batch);
         ridgefill->now = llama_ridgefill_context::WHOLE;
@@ -323,7 +322,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
 
     // all rows of such a prompt as far as layer S (bulk rows entirely), one prompt at a time: a score is one sequence's
     for (auto & [seq, p] : prompts) {
-        part first(batch, false);
+        sub_batch first(batch, false);
         for (int i = 0; i < n_rows; ++i) {
             if (is_deferred(i) && seq_of(i) == seq) {
                 first.add(batch, i, false);
@@ -353,7 +352,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
             again.push_back(q.rows.pos_at(i));
         }
         for (size_t begin = 0; begin < again.size() && !rc; begin += cparams.n_batch) {
-            part rows(batch, true);
+            sub_batch rows(batch, true);
             for (size_t k = begin; k < std::min(again.size(), begin + cparams.n_batch); ++k) {
                 llama_batch_ext::token t;
                 t.id = q.rows.token_of(again[k]);
@@ -369,7 +368,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
     }
 
     // the tail rows of complete prompts and everybody else's rows: these have the batch's outputs
-    part last(batch, true);
+    sub_batch last(batch, true);
     for (int i = 0; i < n_rows; ++i) {
         if (!is_deferred(i) || (cls[i] == llama_ridgefill_context::EARLY && prompts[seq_of(i)].complete)) {
             last.add(batch, i, true);

@@ -33,6 +33,8 @@ struct ridgefill_prompt_quality {
     // The part of the bulk that stays filled: so much of the state's error is left to correct.
     float filled_share() const;
 
+    bool has_bulk() const { return rows.size() > 0 && rows.pos_at(0) < bulk_end; }
+
     // Number of kept rows below bulk_end.
     size_t n_bulk() const;
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
-void ridgefill_rows::start(int32_t width, bool half) {
+void ridgefill_rows::start(int32_t width, bool half, size_t n_rows) {
     *this = {};
     this->width = width;
     this->half = half;
+    full_rows.reserve(half ? 0 : n_rows * (size_t) width);
+    half_rows.reserve(half ? n_rows * (size_t) width : 0);
 }
 
 void ridgefill_rows::append(llama_pos p, llama_token t, const float * row) {

@@ -12,8 +12,9 @@
 
 class ridgefill_rows {
   public:
-    // Drops everything. half: rows are stored as F16 (2 bytes a value instead of 4, not bit-exact).
-    void start(int32_t width, bool half);
+    // Drops everything. half: rows are stored as F16 (2 bytes a value instead of 4, not bit-exact). n_rows: how many
+    // will come, so that they are never moved.
+    void start(int32_t width, bool half, size_t n_rows);
 
     // Rows come in ascending positions; a gap is a row that was not kept.
     void append(llama_pos pos, llama_token token, const float * row);

@@ -6,13 +6,6 @@
 
 #include "llama-context.h"
 
-static llama_ridgefill_context & state_of(llama_context * ctx) {
-    if (!ctx->ridgefill) {
-        ctx->ridgefill.reset(new llama_ridgefill_context);
-    }
-    return *ctx->ridgefill;
-}
-
 int32_t llama_ridgefill_n_states(const struct llama_ridgefill_projector * projector) {
     return (int32_t) projector->states.size();
 }
@@ -21,7 +14,7 @@ bool llama_ridgefill_set_alpha(struct llama_context * ctx, float alpha) {
     if (!(alpha >= 0.0f && alpha <= 1.0f)) {
         return false;
     }
-    state_of(ctx).alpha = alpha;
+    ridgefill_state_of(ctx).alpha = alpha;
     return true;
 }
 
@@ -48,7 +41,7 @@ size_t llama_ridgefill_parts(
 void llama_ridgefill_set_parts(
     struct llama_context * ctx, llama_seq_id seq_id, const struct llama_ridgefill_interval * parts, size_t n_parts
 ) {
-    state_of(ctx).set_parts(seq_id, parts, n_parts);
+    ridgefill_state_of(ctx).set_parts(seq_id, parts, n_parts);
 }
 
 void llama_ridgefill_cut(struct llama_context * ctx, llama_seq_id seq_id, llama_pos pos) {

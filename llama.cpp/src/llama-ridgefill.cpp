@@ -21,7 +21,7 @@ static bool fail(char * err, size_t err_len, const std::string & text) {
     return false;
 }
 
-static llama_ridgefill_context & state_of(llama_context * ctx) {
+llama_ridgefill_context & ridgefill_state_of(llama_context * ctx) {
     if (!ctx->ridgefill) {
         ctx->ridgefill.reset(new llama_ridgefill_context);
     }
@@ -236,7 +236,7 @@ bool llama_ridgefill_attach(
         return fail(err, err_len, "model: this model keeps no cache, there is nothing to fill");
     }
 
-    llama_ridgefill_context & rf = state_of(ctx);
+    llama_ridgefill_context & rf = ridgefill_state_of(ctx);
     rf.attach(projector, params);
     rf.find_caches(ctx->get_memory());
 
@@ -270,7 +270,7 @@ struct llama_ridgefill_plan llama_ridgefill_prompt(
     struct llama_context * ctx, llama_seq_id seq_id, llama_pos pos_begin, llama_pos pos_end,
     const struct llama_ridgefill_params * overrides
 ) {
-    return state_of(ctx).announce(seq_id, pos_begin, pos_end, overrides);
+    return ridgefill_state_of(ctx).announce(seq_id, pos_begin, pos_end, overrides);
 }
 
 struct llama_ridgefill_plan llama_ridgefill_plan_for(
@@ -295,7 +295,7 @@ struct llama_ridgefill_interval llama_ridgefill_filled(const struct llama_contex
 void llama_ridgefill_set_filled(
     struct llama_context * ctx, llama_seq_id seq_id, struct llama_ridgefill_interval filled
 ) {
-    state_of(ctx).set_filled(seq_id, filled);
+    ridgefill_state_of(ctx).set_filled(seq_id, filled);
 }
 
 //
@@ -321,7 +321,7 @@ bool llama_ridgefill_capture(
         }
     }
 
-    auto & rf = state_of(ctx);
+    auto & rf = ridgefill_state_of(ctx);
     rf.capture = {};
     rf.capture.split = split;
     rf.capture.target = target;

@@ -89,18 +89,9 @@ def fill_flops(
     return 2 * total
 
 
-def ratio_ideal(
-    dims: Dims,
-    n_prompt: int,
-    tail: int,
-    head: int,
-    split: int,
-    n_in: int | None = None,
-    n_out: int | None = None,
-    selected: int = 0,
-) -> float:
-    """stock FLOPs / fill FLOPs."""
-    return stock_flops(dims, n_prompt) / fill_flops(dims, n_prompt, tail, head, split, n_in, n_out, selected)
+def ratio_ideal(dims: Dims, n_prompt: int, *fill: int, **more: int) -> float:
+    """stock FLOPs / fill FLOPs; arguments as those of fill_flops."""
+    return stock_flops(dims, n_prompt) / fill_flops(dims, n_prompt, *fill, **more)
 
 
 def _contexts(begin: int, end: int, window: int | None) -> int:

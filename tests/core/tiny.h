@@ -30,23 +30,36 @@ inline void fill_random(ggml_tensor * t, void * seed) {
     ggml_backend_tensor_set(t, v.data(), 0, ggml_nbytes(t));
 }
 
+// The keys that both models have.
+struct tiny_keys {
+    gguf_context_ptr gguf{gguf_init_empty()};
+    std::string arch;
+
+    tiny_keys(const char * arch, uint32_t n_layer, float epsilon) : arch(arch) {
+        gguf_set_val_str(gguf.get(), "general.architecture", arch);
+        gguf_set_val_str(gguf.get(), "tokenizer.ggml.model", "no_vocab");
+        u32("vocab_size", 256);
+        u32("context_length", 1024);
+        u32("embedding_length", 128);
+        u32("block_count", n_layer);
+        u32("feed_forward_length", 192);
+        u32("attention.head_count", 2);
+        u32("attention.head_count_kv", 1);
+        gguf_set_val_f32(gguf.get(), key("attention.layer_norm_rms_epsilon").c_str(), epsilon);
+    }
+
+    std::string key(const char * name) const { return arch + "." + name; }
+    void u32(const char * name, uint32_t v) { gguf_set_val_u32(gguf.get(), key(name).c_str(), v); }
+
+    llama_model_ptr make(void (*fill)(ggml_tensor *, void *), uint32_t seed) {
+        return llama_model_ptr(llama_model_init_from_user(gguf.get(), fill, &seed, llama_model_default_params()));
+    }
+};
+
 inline llama_model_ptr make_tiny_llama(uint32_t n_layer = 6, uint32_t seed = 1) {
-    gguf_context_ptr g{gguf_init_empty()};
-    const auto u32 = [&](const char * key, uint32_t v) {
-        gguf_set_val_u32(g.get(), (std::string("llama.") + key).c_str(), v);
-    };
-    gguf_set_val_str(g.get(), "general.architecture", "llama");
-    gguf_set_val_str(g.get(), "tokenizer.ggml.model", "no_vocab");
-    u32("vocab_size", 256);
-    u32("context_length", 1024);
-    u32("embedding_length", 128);
-    u32("block_count", n_layer);
-    u32("feed_forward_length", 192);
-    u32("attention.head_count", 2);
-    u32("attention.head_count_kv", 1);
-    u32("rope.dimension_count", 64);
-    gguf_set_val_f32(g.get(), "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    return llama_model_ptr(llama_model_init_from_user(g.get(), fill_random, &seed, llama_model_default_params()));
+    tiny_keys k("llama", n_layer, 1e-5f);
+    k.u32("rope.dimension_count", 64);
+    return k.make(fill_random, seed);
 }
 
 // the decay of a recurrent state must be below one
@@ -64,33 +77,19 @@ inline void fill_random_hybrid(ggml_tensor * t, void * seed) {
 // Gated DeltaNet layers with full attention at every fourth; two key heads and four value heads, so their order
 // matters.
 inline llama_model_ptr make_tiny_hybrid(uint32_t n_layer = 8, uint32_t seed = 1) {
-    gguf_context_ptr g{gguf_init_empty()};
-    const auto u32 = [&](const char * key, uint32_t v) {
-        gguf_set_val_u32(g.get(), (std::string("qwen35.") + key).c_str(), v);
-    };
-    gguf_set_val_str(g.get(), "general.architecture", "qwen35");
-    gguf_set_val_str(g.get(), "tokenizer.ggml.model", "no_vocab");
-    u32("vocab_size", 256);
-    u32("context_length", 1024);
-    u32("embedding_length", 128);
-    u32("block_count", n_layer);
-    u32("feed_forward_length", 192);
-    u32("attention.head_count", 2);
-    u32("attention.head_count_kv", 1);
-    u32("attention.key_length", 64);
-    u32("attention.value_length", 64);
-    u32("rope.dimension_count", 32);
+    tiny_keys k("qwen35", n_layer, 1e-6f);
+    k.u32("attention.key_length", 64);
+    k.u32("attention.value_length", 64);
+    k.u32("rope.dimension_count", 32);
     const int32_t sections[] = {6, 5, 5, 0};
-    gguf_set_arr_data(g.get(), "qwen35.rope.dimension_sections", GGUF_TYPE_INT32, sections, 4);
-    u32("full_attention_interval", 4);
-    u32("ssm.conv_kernel", 4);
-    u32("ssm.state_size", 64);
-    u32("ssm.group_count", 2);
-    u32("ssm.time_step_rank", 4);
-    u32("ssm.inner_size", 256);
-    gguf_set_val_f32(g.get(), "qwen35.attention.layer_norm_rms_epsilon", 1e-6f);
-    return llama_model_ptr(llama_model_init_from_user(g.get(), fill_random_hybrid, &seed, llama_model_default_params())
-    );
+    gguf_set_arr_data(k.gguf.get(), "qwen35.rope.dimension_sections", GGUF_TYPE_INT32, sections, 4);
+    k.u32("full_attention_interval", 4);
+    k.u32("ssm.conv_kernel", 4);
+    k.u32("ssm.state_size", 64);
+    k.u32("ssm.group_count", 2);
+    k.u32("ssm.time_step_rank", 4);
+    k.u32("ssm.inner_size", 256);
+    return k.make(fill_random_hybrid, seed);
 }
 
 } // namespace core
