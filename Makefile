@@ -29,6 +29,7 @@ bench-op: build ## the op beside Q8_0 and bf16 mul_mat: make bench-op BACKEND=cp
 
 test: build stock ## all tests: C++ by ctest, Python by pytest
 	cmake --build $(BUILD)
+	sh tools/setup_hip.sh
 	@$(MAKE) --no-print-directory ctest; a=$$?; $(MAKE) --no-print-directory pytest; b=$$?; exit $$((a | b))
 
 archs: build ## the pass on every architecture: docs/architectures.md and build/archs.json
