@@ -226,6 +226,9 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
         ridgefill_task::EARLY, ridgefill_task::RESUME, ridgefill_task::HOLD,  ridgefill_task::LATE,
     };
     res.what = KIND_OF[cls];
+    if (!projector->states.empty() && (res.what == ridgefill_task::RESUME || res.what == ridgefill_task::LATE)) {
+        res.states = &projector->states;
+    }
     return res;
 }
 
@@ -265,20 +268,23 @@ void llama_ridgefill_context::prepare(
                 continue; // the late layers have not seen the bulk yet
             }
 
-            const float rho = it->second.quality ? it->second.quality->filled_share() : 1.0f;
-            const float scale = fill ? -marks.applied() : marks.open_at(pos) ? alpha * rho : 0.0f;
+            const float scale = fill ? -marks.applied() : marks.open_at(pos) ? alpha : 0.0f;
             if (!corrects || scale == 0.0f) {
                 continue;
             }
+            const auto & quality = it->second.quality;
+            const auto share = fill      ? marks.share()
+                               : quality ? std::make_shared<const ridgefill_shares>(quality->filled_shares())
+                                         : nullptr;
             ggml_backend_sched_synchronize(sched); // earlier rows may still be on their way to the state
             llama_memory_recurrent * recurrent = ridgefill_recurrent(memory);
-            if (!recurrent || !ridgefill_correction_add(*recurrent, id, projector->states, scale)) {
+            if (!recurrent || !ridgefill_correction_add(*recurrent, id, projector->states, scale, share.get())) {
                 continue;
             }
             if (fill) {
                 marks.undone(pos);
             } else {
-                marks.apply(scale);
+                marks.apply(scale, share);
             }
         }
     }
@@ -305,6 +311,10 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
     }
 
     if (what == ridgefill_task::RESUME || what == ridgefill_task::LATE) {
+        if (!outcome.decay.empty()) {
+            ggml_backend_sched_synchronize(sched);
+            add_decay(ubatch, what == ridgefill_task::LATE);
+        }
         return; // these rows were counted when they ran their first half
     }
     const bool keeps = what == ridgefill_task::KEEP || what == ridgefill_task::EARLY || what == ridgefill_task::HOLD;
@@ -353,9 +363,12 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
 }
 
 uint32_t llama_ridgefill_context::n_extra_nodes() const {
-    return projector
-               ? (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)) + RIDGEFILL_SCORE_MAX_NODES
-               : 0;
+    if (!projector) {
+        return 0;
+    }
+    return (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)
+                       + RIDGEFILL_DECAY_MAX_NODES * projector->states.size())
+           + RIDGEFILL_SCORE_MAX_NODES;
 }
 
 void llama_ridgefill_context::capture_reset() {

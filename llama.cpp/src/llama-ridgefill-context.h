@@ -131,6 +131,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     start_quality(const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & params) const;
     bool has_conflict(const llama_batch & batch, const std::vector<uint8_t> & classes) const;
     void keep_rows(const llama_ubatch & ubatch);
+    void add_decay(const llama_ubatch & ubatch, bool filled); // its gates, from the graph that ran last
     void add_scores(const llama_ubatch & ubatch); // the attention of its queries, from the graph that ran last
 };
 

@@ -1,5 +1,7 @@
 #include "llama-ridgefill-correction.h"
 
+#include "llama-ridgefill-decay.h"
+
 #include "ggml-backend.h"
 
 #include "llama-memory-hybrid-iswa.h"
@@ -76,6 +78,15 @@ bool detach(llama_memory_recurrent & memory, llama_seq_id seq) {
     return true;
 }
 
+// One share per head, or one for all of them.
+std::vector<float> shares_of(const ridgefill_shares * share, int32_t il) {
+    if (!share) {
+        return {1.0f};
+    }
+    const auto it = share->heads.find(il);
+    return it == share->heads.end() ? std::vector<float>{share->rest} : it->second;
+}
+
 } // namespace
 
 std::vector<uint32_t> ridgefill_tiled_index(uint32_t n_heads, uint32_t n_key_heads) {
@@ -110,7 +121,8 @@ llama_memory_recurrent * ridgefill_recurrent(llama_memory_i * memory) {
 }
 
 bool ridgefill_correction_add(
-    llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale
+    llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale,
+    const ridgefill_shares * share
 ) {
     if (row_of(memory, seq) < 0 || (is_shared(memory, seq) && !detach(memory, seq))) {
         return false;
@@ -122,8 +134,11 @@ bool ridgefill_correction_add(
         GGML_ASSERT(s && s->type == GGML_TYPE_F32 && (size_t) s->ne[0] == c.size()); // the loader checks
         state.resize(c.size());
         ggml_backend_tensor_get(s, state.data(), row * s->nb[1], s->nb[1]);
+        const std::vector<float> heads = shares_of(share, il);
+        const size_t size = c.size() / heads.size();
         for (size_t i = 0; i < c.size(); ++i) {
-            state[i] += scale * c[i];
+            const float factor = scale * heads[i / size];
+            state[i] = factor == 0.0f ? state[i] : state[i] + factor * c[i];
         }
         ggml_backend_tensor_set(s, state.data(), row * s->nb[1], s->nb[1]);
     }

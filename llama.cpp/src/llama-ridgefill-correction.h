@@ -12,6 +12,7 @@
 
 class llama_memory_recurrent;
 struct llama_memory_i;
+struct ridgefill_shares; // llama-ridgefill-decay.h
 
 // By layer: one value per value of the layer's state, in the model's order of heads.
 using ridgefill_corrections = std::map<int32_t, std::vector<float>>;
@@ -25,10 +26,12 @@ std::vector<float> ridgefill_tiled(const std::vector<float> & grouped, uint32_t 
 // The recurrent part of a context's memory; nullptr: there is none.
 llama_memory_recurrent * ridgefill_recurrent(llama_memory_i * memory);
 
-// The next row of seq will start from state + scale * constants, and no other sequence is changed. The computation of
-// earlier rows must be complete. Returns false when the sequence has no state.
+// The next row of seq will start from state + scale * share * constants, and no other sequence is changed. share: by
+// layer and head, nullptr for 1; a head whose share is 0 keeps its bits. The computation of earlier rows must be
+// complete. Returns false when the sequence has no state.
 bool ridgefill_correction_add(
-    llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale
+    llama_memory_recurrent & memory, llama_seq_id seq, const ridgefill_corrections & constants, float scale,
+    const ridgefill_shares * share
 );
 
 // Number of values of layer il's state (0: it has none or the sequence is empty); copies them when dst has room.

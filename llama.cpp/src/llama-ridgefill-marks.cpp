@@ -1,6 +1,7 @@
 #include "llama-ridgefill-marks.h"
 
 #include <algorithm>
+#include <utility>
 
 llama_ridgefill_interval ridgefill_marks::hull() const {
     const auto is_filled = [](const ridgefill_part & p) { return p.begin < p.end; };
@@ -23,6 +24,7 @@ void ridgefill_marks::cut(llama_pos pos) {
     if (!parts.empty() && parts.back().end >= pos) {
         parts.back().end = pos;
         parts.back().applied = 0.0f; // it is added behind the part, before the row at pos
+        parts.back().share.reset();
     }
 }
 
@@ -45,8 +47,9 @@ bool ridgefill_marks::open_at(llama_pos pos) const {
            && parts.back().applied == 0.0f;
 }
 
-void ridgefill_marks::apply(float scale) {
+void ridgefill_marks::apply(float scale, std::shared_ptr<const ridgefill_shares> share) {
     parts.back().applied = scale;
+    parts.back().share = std::move(share);
 }
 
 void ridgefill_marks::set(const llama_ridgefill_interval * list, size_t n, float assumed) {
@@ -62,5 +65,6 @@ void ridgefill_marks::set(const llama_ridgefill_interval * list, size_t n, float
 void ridgefill_marks::forget_applied() {
     for (ridgefill_part & p : parts) {
         p.applied = 0.0f;
+        p.share.reset();
     }
 }

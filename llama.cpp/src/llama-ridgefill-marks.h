@@ -3,8 +3,10 @@
 // Which cached rows of one sequence were filled, and what was added to its recurrent state for it. Integers and scales
 // only: no tensors, no model, no context.
 
+#include "llama-ridgefill-decay.h"
 #include "llama-ridgefill.h"
 
+#include <memory>
 #include <vector>
 
 // A run of filled rows. The correction is added once, between its last row and the exact row that follows.
@@ -13,6 +15,7 @@ struct ridgefill_part {
     llama_pos end;
     llama_ridgefill_mode mode; // that filled them
     float applied; // how many times the correction stands in the state since `end`; 0 while the part may still grow
+    std::shared_ptr<const ridgefill_shares> share = nullptr; // of it, where that differs by head
 };
 
 // A history rather than one number, because the state may go back to an earlier position (a checkpoint): what stood in
@@ -31,13 +34,14 @@ class ridgefill_marks {
 
     // What stands in the state now.
     float applied() const { return parts.empty() ? 0.0f : parts.back().applied; }
+    std::shared_ptr<const ridgefill_shares> share() const { return parts.empty() ? nullptr : parts.back().share; }
 
     // The correction was taken off at pos, a new part begins.
     void undone(llama_pos pos);
 
     // Does an exact row at pos follow a filled one without a correction? Then `apply` records the one that was added.
     bool open_at(llama_pos pos) const;
-    void apply(float scale);
+    void apply(float scale, std::shared_ptr<const ridgefill_shares> share = nullptr);
 
     // A caller says which rows of a restored or copied state were filled. assumed: the scale that a complete part has
     // here.

@@ -319,7 +319,17 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
     if (maps && !redirect_targets(task, res, rows, n_rows, redirects, out)) {
         return false;
     }
-    const auto keep = maps ? std::vector<ggml_tensor *>() : outputs_of(res);
+    auto keep = maps ? std::vector<ggml_tensor *>() : outputs_of(res);
+    if (task.states) {
+        std::vector<int32_t> layers;
+        for (const auto & [il, constant] : *task.states) {
+            layers.push_back(il);
+        }
+        out.decay = ridgefill_build_decay(res, layers);
+        for (const auto & [il, sums] : out.decay) {
+            keep.push_back(sums);
+        }
+    }
     if (!rewrite(res, out, redirects, keep, maps ? late_ffns(task) : nullptr, {ridgefill_section::AFTER, source})) {
         return false;
     }

@@ -6,6 +6,8 @@
 
 #include "llama-ridgefill.h"
 
+#include "llama-ridgefill-correction.h"
+#include "llama-ridgefill-decay.h"
 #include "llama-ridgefill-score.h"
 
 #include <memory>
@@ -52,11 +54,12 @@ struct ridgefill_task {
     const ridgefill_maps * maps = nullptr;         // FILL, KEEP, LATE
     const ridgefill_inputs * inputs = nullptr;     // EARLY, RESUME, LATE
     const std::vector<int32_t> * layers = nullptr; // CAPTURE: -1 or a layer
+    const ridgefill_corrections * states = nullptr; // RESUME, LATE: layers whose gates are added up
     struct ridgefill_outcome * outcome = nullptr;  // written by the pass, owned by the context
 
     bool operator==(const ridgefill_task & o) const {
         return what == o.what && split == o.split && target == o.target && maps == o.maps && layers == o.layers
-               && inputs == o.inputs;
+               && inputs == o.inputs && states == o.states;
     }
 };
 
@@ -68,6 +71,7 @@ struct ridgefill_outcome {
     std::vector<ggml_tensor *> captured; // CAPTURE: one per layer of the task
     ggml_tensor * source = nullptr;      // KEEP, EARLY, HOLD: the stream entering layer S
     ridgefill_score_nodes scores;        // EARLY
+    ridgefill_decay_nodes decay;         // RESUME, LATE
 };
 
 // Called as the last step of llama_model::build_graph, so that nothing re-adds what is pruned. Reads params.ridgefill.

@@ -29,9 +29,9 @@ size_t ridgefill_prompt_quality::n_bulk() const {
     return n;
 }
 
-float ridgefill_prompt_quality::filled_share() const {
+ridgefill_shares ridgefill_prompt_quality::filled_shares() const {
     const size_t n = n_bulk();
-    return n > 0 ? (float) (n - chosen.size()) / (float) n : 1.0f;
+    return decay.shares(n > 0 ? (float) (n - chosen.size()) / (float) n : 1.0f);
 }
 
 void ridgefill_prompt_quality::choose(const std::vector<float> * table, llama_pos block) {
@@ -166,6 +166,19 @@ void llama_ridgefill_context::restore(llama_seq_id seq, const snapshot & from, l
 void llama_ridgefill_context::end_quality(llama_seq_id seq) {
     seqs.at(seq).quality.reset();
     seqs.at(seq).unfinished = -1;
+}
+
+void llama_ridgefill_context::add_decay(const llama_ubatch & ubatch, bool filled) {
+    ridgefill_prompt_quality * q = quality_of(ubatch.seq_id[0][0]);
+    if (!q || ubatch.pos[0] >= q->bulk_end) {
+        return;
+    }
+    std::vector<float> data;
+    for (const auto & [il, t] : outcome.decay) {
+        data.resize((size_t) ggml_nelements(t));
+        ggml_backend_tensor_get(t, data.data(), 0, ggml_nbytes(t));
+        q->decay.add(il, data.data(), (size_t) t->ne[1], filled);
+    }
 }
 
 void llama_ridgefill_context::add_scores(const llama_ubatch & ubatch) {
@@ -351,9 +364,12 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         for (size_t i = q.n_bulk(); i < q.rows.size() && q.rows.pos_at(i) < p.pos_first; ++i) {
             again.push_back(q.rows.pos_at(i));
         }
-        for (size_t begin = 0; begin < again.size() && !rc; begin += cparams.n_batch) {
+        // bulk and tail apart: the correction comes between them
+        const size_t n_bulk = (size_t) (std::lower_bound(again.begin(), again.end(), q.bulk_end) - again.begin());
+        for (size_t begin = 0, end; begin < again.size() && !rc; begin = end) {
+            end = std::min(begin < n_bulk ? n_bulk : again.size(), begin + cparams.n_batch);
             sub_batch rows(batch, true);
-            for (size_t k = begin; k < std::min(again.size(), begin + cparams.n_batch); ++k) {
+            for (size_t k = begin; k < end; ++k) {
                 llama_batch_ext::token t;
                 t.id = q.rows.token_of(again[k]);
                 t.pos[0] = again[k];

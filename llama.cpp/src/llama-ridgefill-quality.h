@@ -11,6 +11,7 @@
 // layer's state does depend on all rows before it, so there the bulk's late part waits too: bulk rows run layers 0..S-1
 // first, and behind the selection all of them pass the late layers in order, filled and exact rows by turns.
 
+#include "llama-ridgefill-decay.h"
 #include "llama-ridgefill-rows.h"
 #include "llama-ridgefill-select.h"
 
@@ -26,12 +27,13 @@ struct ridgefill_prompt_quality {
 
     ridgefill_rows rows;     // kept bulk rows, then tail rows
     ridgefill_scores scores; // of the bulk rows
+    ridgefill_decay decay;   // of the recurrent states, over the bulk
 
     std::vector<llama_pos> chosen; // bulk rows to run exactly, ascending
     bool is_chosen(llama_pos pos) const { return std::binary_search(chosen.begin(), chosen.end(), pos); }
 
-    // The part of the bulk that stays filled: so much of the state's error is left to correct.
-    float filled_share() const;
+    // How much of the recurrent states' memory stays filled and is left to correct.
+    ridgefill_shares filled_shares() const;
 
     bool has_bulk() const { return rows.size() > 0 && rows.pos_at(0) < bulk_end; }
 

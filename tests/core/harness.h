@@ -45,6 +45,8 @@ struct setup {
     uint32_t n_batch = 512;
     uint32_t n_ubatch = 32;
     bool swa_full = true;
+    ggml_backend_sched_eval_callback eval = nullptr; // sees every tensor
+    void * eval_data = nullptr;
 };
 
 inline llama_context_ptr make_context(llama_model * model, const setup & s) {
@@ -58,6 +60,8 @@ inline llama_context_ptr make_context(llama_model * model, const setup & s) {
     p.type_k = s.kv;
     p.type_v = s.kv;
     p.swa_full = s.swa_full;
+    p.cb_eval = s.eval;
+    p.cb_eval_user_data = s.eval_data;
     p.n_threads = 1; // steps are short, and a busy machine makes threads wait for each other
     p.n_threads_batch = 1;
     return llama_context_ptr(llama_init_from_model(model, p));
