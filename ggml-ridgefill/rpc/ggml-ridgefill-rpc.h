@@ -56,15 +56,17 @@ struct ggml_ridgefill_rpc_worker {
     }
 };
 
-#define RPC_STATUS_ASSERT(x) \
-    if (!(x)) ggml_ridgefill_rpc_worker::get().failed = true
+#define RPC_STATUS_ASSERT(x)                                                                                           \
+    if (!(x))                                                                                                          \
+    ggml_ridgefill_rpc_worker::get().failed = true
 
 static bool ggml_ridgefill_rpc_alive() {
     return !ggml_ridgefill_rpc_worker::get().failed;
 }
 
 // Completes a message that was sent, or was not because the server is gone.
-template <typename message> static void ggml_ridgefill_rpc_finish(const rpc_dispatcher * dispatcher, message & msg) {
+template <typename message>
+static void ggml_ridgefill_rpc_finish(const rpc_dispatcher * dispatcher, message & msg) {
     auto & worker = ggml_ridgefill_rpc_worker::get();
     if (worker.failed) {
         worker.lost(dispatcher);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Devices that can vanish: rpc-servers (ggml-ridgefill/rpc). What a context computed with one that is gone is worthless,
-// and so are its weights and caches there: the context refuses all further work.
+// Devices that can vanish: rpc-servers (ggml-ridgefill/rpc). What a context computed with one that is gone is
+// worthless, and so are its weights and caches there: the context refuses all further work.
 
 #include "ggml-backend.h"
 
