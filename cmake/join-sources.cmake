@@ -17,7 +17,7 @@ endfunction()
 ridgefill_join(ggml-base "${op}/src")
 target_include_directories(ggml-base PUBLIC "${op}/include" PRIVATE "${op}/src")
 
-foreach(backend cpu cuda hip vulkan)
+foreach(backend cpu cuda hip rpc vulkan)
     set(target ggml-${backend})
     if(TARGET ${target} AND IS_DIRECTORY "${op}/${backend}")
         target_include_directories(${target} PRIVATE "${op}/src" "${op}/${backend}")

@@ -46,5 +46,16 @@ else()
     message(STATUS "no AddressSanitizer here: sidefile/test-sidefile-sanitized is left out")
 endif()
 
+# upstream's test of ops with our cases, on demand: cmake --build build --target test-backend-ops
+if(NOT TARGET test-backend-ops AND EXISTS "${upstream}/tests/test-backend-ops.cpp")
+    add_executable(test-backend-ops EXCLUDE_FROM_ALL "${upstream}/tests/test-backend-ops.cpp")
+    target_link_libraries(test-backend-ops PRIVATE llama ggml llama-common)
+    target_compile_features(test-backend-ops PRIVATE cxx_std_17)
+    set_target_properties(test-backend-ops PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+endif()
+if(TARGET test-backend-ops)
+    target_include_directories(test-backend-ops PRIVATE "${PROJECT_SOURCE_DIR}/tests/op")
+endif()
+
 # hooked and tested, but not shipped: llama-cli replaces it upstream
 add_custom_target(ridgefill-test-programs ALL DEPENDS llama-completion ggml-rpc-server)

@@ -161,6 +161,10 @@ struct llama_ridgefill_counts {
 LLAMA_API struct llama_ridgefill_counts
 llama_ridgefill_get_counts(const struct llama_context * ctx, llama_seq_id seq_id);
 
+// The device of the context that is gone (an rpc-server that died), as "RPC0 (127.0.0.1:50052)" in at most len bytes.
+// False when there is none. Once there is, llama_decode returns -3: weights and caches there are lost.
+LLAMA_API bool llama_ridgefill_lost(const struct llama_context * ctx, char * text, size_t len);
+
 //
 // which cached rows were filled (an interval that contains all filled rows of the sequence; empty: begin == end)
 //

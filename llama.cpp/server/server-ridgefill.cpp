@@ -269,6 +269,14 @@ void server_ridgefill_require_exact(const llama_context * ctx, llama_seq_id seq_
     }
 }
 
+std::string server_ridgefill_compute_error(const llama_context * ctx) {
+    char device[128];
+    if (!llama_ridgefill_lost(ctx, device, sizeof(device))) {
+        return "Compute error.";
+    }
+    return string_format("Compute error: %s is gone; start that rpc-server again, then llama-server", device);
+}
+
 int32_t server_ridgefill_cache_reuse(const llama_context * ctx, llama_seq_id seq_id, int32_t n_cache_reuse) {
     return is_empty(llama_ridgefill_filled(ctx, seq_id)) ? n_cache_reuse : 0;
 }

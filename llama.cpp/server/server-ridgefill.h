@@ -96,6 +96,9 @@ void server_ridgefill_require_exact(const llama_context * ctx, llama_seq_id seq_
 // Chunks of the cache are moved only within exact sequences: 0 when the sequence holds filled rows, else n_cache_reuse.
 int32_t server_ridgefill_cache_reuse(const llama_context * ctx, llama_seq_id seq_id, int32_t n_cache_reuse);
 
+// The text of a failed decode's error, with the device that is gone if there is one.
+std::string server_ridgefill_compute_error(const llama_context * ctx);
+
 // RAM prompt cache: does a stored prompt make the first n rows of another one superfluous? Both hold the same tokens
 // there; the stored one must have at least as many exact rows before its first filled row.
 bool server_ridgefill_covers(const server_ridgefill_marks & stored, const server_ridgefill_marks & other, size_t n);

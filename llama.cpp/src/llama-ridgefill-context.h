@@ -7,6 +7,7 @@
 #include "llama-ridgefill-pass.h"
 #include "llama-ridgefill-plan.h"
 #include "llama-ridgefill-quality.h"
+#include "llama-ridgefill-remote.h"
 
 #include "ggml-backend.h"
 

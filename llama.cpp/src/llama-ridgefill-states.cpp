@@ -56,5 +56,6 @@ size_t llama_ridgefill_state(struct llama_context * ctx, llama_seq_id seq_id, in
         return 0;
     }
     ctx->synchronize();
-    return ridgefill_state_get(*memory, seq_id, il, dst, n_max);
+    const size_t n = ridgefill_state_get(*memory, seq_id, il, dst, n_max);
+    return ridgefill_device_lost(ctx->get_sched()) ? 0 : n;
 }

@@ -288,6 +288,14 @@ struct llama_ridgefill_counts llama_ridgefill_get_counts(const struct llama_cont
     return {LLAMA_RIDGEFILL_MODE_OFF, LLAMA_RIDGEFILL_REASON_NO_PROJECTOR, 0, 0, 0};
 }
 
+bool llama_ridgefill_lost(const struct llama_context * ctx, char * text, size_t len) {
+    ggml_backend_dev_t dev = ridgefill_lost_device(ctx->get_sched());
+    if (dev) {
+        snprintf(text, len, "%s (%s)", ggml_backend_dev_name(dev), ggml_backend_dev_description(dev));
+    }
+    return dev != nullptr;
+}
+
 struct llama_ridgefill_interval llama_ridgefill_filled(const struct llama_context * ctx, llama_seq_id seq_id) {
     return ctx->ridgefill ? ctx->ridgefill->filled(seq_id) : llama_ridgefill_interval{};
 }
