@@ -80,10 +80,19 @@ ridgefill_variant choose_variant(const vk_device & device, int64_t n_rows) {
     return device->integer_dot_product ? RIDGEFILL_DOT : RIDGEFILL_PLAIN;
 }
 
+// A forced variant may not be there: once per shader, say which one runs.
+void log_forced(int slot, const vk_pipeline & pipeline) {
+    static std::atomic<uint32_t> logged{0};
+    const uint32_t bit = 1u << slot;
+    if (forced_variant() != RIDGEFILL_VARIANT_COUNT && !(logged.fetch_or(bit) & bit)) {
+        GGML_LOG_INFO("ridgefill: %s multiplies\n", pipeline->name.c_str());
+    }
+}
+
 // A tensor with the distance from where its descriptor may begin, in units of the shader's view of it.
 struct bound {
-    bound(const ggml_backend_vk_context * ctx, const ggml_tensor * t, uint32_t unit) :
-        buffer(ggml_vk_tensor_subbuffer(ctx, t, true)), offset(get_misalign_bytes(ctx, t) / unit) {
+    bound(const ggml_backend_vk_context * ctx, const ggml_tensor * t, uint32_t unit)
+        : buffer(ggml_vk_tensor_subbuffer(ctx, t, true)), offset(get_misalign_bytes(ctx, t) / unit) {
         GGML_ASSERT(get_misalign_bytes(ctx, t) % unit == 0);
     }
     vk_subbuffer buffer;
@@ -99,8 +108,15 @@ bool ggml_vk_ridgefill_forces_dot() {
 std::vector<vk_ridgefill_shader> ggml_vk_ridgefill_shaders(const vk_device & device) {
     std::vector<vk_ridgefill_shader> shaders;
     shaders.push_back(
-        {SLOT_ROUND, "ridgefill_round", ridgefill_round_len, ridgefill_round_data, 3, sizeof(round_constants), {4, 1, 1},
-         {}, 0}
+        {SLOT_ROUND,
+         "ridgefill_round",
+         ridgefill_round_len,
+         ridgefill_round_data,
+         3,
+         sizeof(round_constants),
+         {4, 1, 1},
+         {},
+         0}
     );
 
     const auto add = [&](ridgefill_variant variant, bool small, const char * name, size_t size, const void * data,
@@ -138,7 +154,9 @@ std::vector<vk_ridgefill_shader> ggml_vk_ridgefill_shaders(const vk_device & dev
         if (tm == 0 || 64 % tm || 32 % tn || 32 % tk) {
             return;
         }
-        const uint32_t warp = device->subgroup_size;
+        // as upstream's products do: matrices of Intel's devices belong to their smallest subgroup
+        const bool smallest = device->vendor_id == VK_VENDOR_ID_INTEL && device->subgroup_size_control;
+        const uint32_t warp = smallest ? device->subgroup_min_size : device->subgroup_size;
         add(variant, false, name, size, data, 128, 64, {4 * warp, 128, 64, 64, 32, tm, tn, tk}, warp);
         add(variant, true, name, size, data, 128, 32, {2 * warp, 128, 32, 64, 32, tm, tn, tk}, warp);
     };
@@ -173,8 +191,8 @@ bool ggml_vk_ridgefill_supported(const vk_device & device, const ggml_tensor * o
 }
 
 static void round_x(
-    ggml_backend_vk_context * ctx, vk_context & subctx, const ggml_tensor * x, int64_t n_in, const vk_subbuffer & rounded,
-    uint32_t rounded_offset
+    ggml_backend_vk_context * ctx, vk_context & subctx, const ggml_tensor * x, int64_t n_in,
+    const vk_subbuffer & rounded, uint32_t rounded_offset
 ) {
     const bound b_x(ctx, x, sizeof(float));
     round_constants pc = {};
@@ -247,6 +265,7 @@ void ggml_vk_ridgefill(ggml_backend_vk_context * ctx, vk_context & subctx, ggml_
     const ridgefill_variant variant = choose_variant(ctx->device, n_rows);
     const bool small = n_rows <= (variant >= RIDGEFILL_COOPMAT ? 32 : 16);
     vk_pipeline & pipeline = ctx->device->pipeline_ridgefill[slot_of(variant, small)];
+    log_forced(slot_of(variant, small), pipeline);
     ggml_pipeline_request_descriptor_sets(ctx, pipeline, 1);
     ggml_vk_dispatch_pipeline(
         ctx, subctx, pipeline, {b_codes.buffer, b_scale.buffer, b_bias.buffer, rounded, rounded, b_dst.buffer}, pc,
