@@ -183,11 +183,14 @@ bool ggml_vk_ridgefill_supported(const vk_device & device, const ggml_tensor * o
         return false;
     }
     // shaders index with 32 bits, and a grid has 65535 places along the rows
+    const uint64_t end = std::min<uint64_t>(device->properties.limits.maxStorageBufferRange, device->max_buffer_size);
     const int64_t n_in = op->src[0]->ne[0], n_out = op->src[0]->ne[1], n_rows = op->ne[1];
-    const uint64_t x_size = ggml_ridgefill_rounded_size(n_in, n_rows);
-    return n_in > 0 && n_out > 0 && n_rows > 0 && n_rows < (1 << 20) && n_out < (1 << 22)
-           && x_size <= std::min<uint64_t>(device->properties.limits.maxStorageBufferRange, device->max_buffer_size)
-           && ggml_nbytes(op->src[3]) <= UINT32_MAX && ggml_nbytes(op) <= UINT32_MAX;
+    bool fits = n_in > 0 && n_out > 0 && n_rows > 0 && n_rows < (1 << 20) && ggml_nbytes(op) <= end
+                && ggml_ridgefill_rounded_size(n_in, n_rows) <= end;
+    for (const ggml_tensor * src : op->src) {
+        fits = fits && (src == nullptr || ggml_nbytes(src) <= end);
+    }
+    return fits;
 }
 
 static void round_x(
