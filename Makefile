@@ -23,13 +23,14 @@ demo: build ## the main job on a real model: fit a projector, serve a long promp
 bench: build ## time to first token, stock over filled, at 2048, 4096 and 8000 tokens (build/bench.json)
 	$(PYTHON) tools/bench.py $(ARGS)
 
-bench-op: build ## the op beside Q8_0 and bf16 mul_mat: make bench-op BACKEND=cpu|cuda (build/bench-op.json)
+bench-op: build ## the op beside Q8_0 and bf16 mul_mat: make bench-op BACKEND=cpu|cuda|vulkan (build/bench-op.json)
 	cmake --build $(BUILD) --target ridgefill-test-backend-ridgefill
 	$(PYTHON) tools/bench_op.py --backend $(or $(BACKEND),cpu) $(ARGS)
 
 test: build stock ## all tests: C++ by ctest, Python by pytest
 	cmake --build $(BUILD)
 	sh tools/setup_hip.sh
+	sh tools/setup_vulkan.sh
 	@$(MAKE) --no-print-directory ctest; a=$$?; $(MAKE) --no-print-directory pytest; b=$$?; exit $$((a | b))
 
 archs: build ## the pass on every architecture: docs/architectures.md and build/archs.json
@@ -53,7 +54,7 @@ bump: $(VENV)/.ready ## try another upstream release: make bump VERSION=x.y.z
 	$(PYTHON) tools/upstream.py bump $(VERSION) $(ARGS)
 
 clean: ## remove everything that was built here (the download cache stays)
-	rm -rf $(BUILD) build-wheel build-stock build-bump-* dist
+	rm -rf $(BUILD) build-wheel build-stock build-vulkan build-bump-* dist
 
 # --- internals ---
 

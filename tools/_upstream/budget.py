@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     for path in sorted(PATCHES.glob("*.patch")):
         if path.stem not in names:
             raise UpstreamError(f"{path.name} is not in llama.cpp/series", "add its name there, or delete the patch")
-    owner: dict[str, str] = {}
+    owner: dict[tuple[str, str], str] = {}
     for patch in series:
         check_head(patch, pin.text(), owner)
     text, added = table(series)
@@ -66,7 +66,7 @@ def stray(tree: Tree) -> list[str]:
         return []  # the source the tree came from is gone; nothing to compare with
 
 
-def check_head(patch: patches.Patch, verified: str, owner: dict[str, str]) -> None:
+def check_head(patch: patches.Patch, verified: str, owner: dict[tuple[str, str], str]) -> None:
     for key in patches.FIELDS:
         if not patch.head.get(key):
             raise UpstreamError(f"patch {patch.name}: head lacks {key}", "see llama.cpp/patches/README.md")
@@ -80,6 +80,7 @@ def check_head(patch: patches.Patch, verified: str, owner: dict[str, str]) -> No
     if sorted(patch.listed) != sorted(patch.hunks):
         raise UpstreamError(f"patch {patch.name}: its head lists other files than its hunks touch")
     for name in patch.hunks:
-        if name in owner:
-            raise UpstreamError(f"{name} is touched by {owner[name]} and {patch.name}; one patch per file")
-        owner[name] = patch.name
+        key = (name, patch.head["Kind"])
+        if key in owner:
+            raise UpstreamError(f"{name} is touched by {owner[key]} and {patch.name}; one patch of a kind per file")
+        owner[key] = patch.name

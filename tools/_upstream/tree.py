@@ -119,7 +119,7 @@ class Tree:
 
     def export(self, name: str, add: list[str], head: dict[str, str], pin: Pin) -> str:
         """Rewrite one patch from what stands in the working tree; every other patch file stays as it is."""
-        owner = {f: p.name for p in patches.load_series() for f in p.hunks if p.name != name}
+        others = [p for p in patches.load_series() if p.name != name]
         path = PATCHES / f"{name}.patch"
         new_head = patches.load(name).head if path.is_file() else {}
         new_head.update({key: value for key, value in head.items() if value})
@@ -134,9 +134,12 @@ class Tree:
             raise UpstreamError(f"patch {name}: kind {new_head['Kind']!r}, allowed: {', '.join(patches.KINDS)}")
         body, used = "", []
         for file in listed:
-            if file in owner:
-                raise UpstreamError(f"{file} belongs to patch {owner[file]}", "export it there, or move it first")
-            text = _diff(self.original(file), self.work / file, file)
+            base = self.original(file)
+            for other in (p for p in others if file in p.hunks):
+                if other.head["Kind"] == new_head["Kind"]:
+                    raise UpstreamError(f"{file} belongs to patch {other.name}", "export it there, or move it first")
+                base = patches.apply_hunks(other, file, base)
+            text = _diff(base, self.work / file, file)
             if text:
                 body, used = body + text, [*used, file]
             else:
