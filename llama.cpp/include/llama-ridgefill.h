@@ -81,7 +81,7 @@ struct llama_ridgefill_params {
     float share;                        // and how many of them (of the matching ones for class): 0 .. 1
 };
 
-// mode speed, n_tail 2048, n_head 16, n_min_bulk 1024, select attention, share 0.14
+// mode speed, n_tail 2048, n_head 16, n_min_bulk 1024, select attention, share 0.13
 LLAMA_API struct llama_ridgefill_params llama_ridgefill_default_params(void);
 
 //

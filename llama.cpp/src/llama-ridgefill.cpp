@@ -165,7 +165,7 @@ bool llama_ridgefill_select_parse(const char * text, enum llama_ridgefill_select
 
 struct llama_ridgefill_params llama_ridgefill_default_params(void) {
     return {LLAMA_RIDGEFILL_MODE_SPEED,       /*.n_tail =*/2048, /*.n_head =*/16, /*.n_min_bulk =*/1024,
-            LLAMA_RIDGEFILL_SELECT_ATTENTION, /*.share =*/0.14f};
+            LLAMA_RIDGEFILL_SELECT_ATTENTION, /*.share =*/0.13f};
 }
 
 //

@@ -79,7 +79,7 @@ def make_params(
     head: object,
     min_bulk: object,
     select: object = "attention",
-    share: object = 0.14,
+    share: object = 0.13,
 ) -> _capi.llama_ridgefill_params:
     """Checked parameters. ValueError names the argument, the value found and the values allowed."""
     params = _capi.llama_ridgefill_params()

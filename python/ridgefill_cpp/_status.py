@@ -33,7 +33,7 @@ class RidgefillStatus:
     n_maps: int = 0
     target: str | None = None
     native: bool | None = None
-    share: float = 0.14
+    share: float = 0.13
     select: str = "attention"
     warnings: tuple[str, ...] = ()
     """What differs from the model or could not be compared, each "<code>: ..." (docs/format.md)."""

@@ -73,7 +73,7 @@ class Llama(_BaseLlama):
         ridgefill_tail: int = 2048,
         ridgefill_head: int = 16,
         ridgefill_min_bulk: int = 1024,
-        ridgefill_share: float = 0.14,
+        ridgefill_share: float = 0.13,
         ridgefill_select: str = "attention",
         ridgefill_alpha: float = 1.0,
         ridgefill_strict: bool = True,

@@ -20,7 +20,7 @@ def parse_quality(mode: str) -> tuple[str, float] | None:
     if name != "quality" or len(rest) not in (0, 2):
         return None
     if not rest:
-        return "attention", 0.14
+        return "attention", 0.13
     try:
         share = float(rest[1])
     except ValueError:

@@ -83,7 +83,7 @@ def test_a_tail_of_its_own(server: Server, prompt) -> None:
     assert (answer.fill["n_filled"], answer.fill["n_exact"]) == (300 - 32 - HEAD, 32 + HEAD)
 
 
-@pytest.mark.parametrize(("asked", "share"), (("quality", 0.14), ({"mode": "quality", "share": 0.5}, 0.5)), ids=repr)
+@pytest.mark.parametrize(("asked", "share"), (("quality", 0.13), ({"mode": "quality", "share": 0.5}, 0.5)), ids=repr)
 def test_quality_reports_what_it_selected(server: Server, prompt, asked: object, share: float) -> None:
     answer = server.complete(prompt(300), ridgefill=asked)
     n_bulk = 300 - TAIL - HEAD
@@ -128,7 +128,7 @@ def test_props_and_metrics(server: Server, prompt) -> None:
         "native": True,
         "mode": "speed",
         "select": "attention",
-        "share": pytest.approx(0.14),
+        "share": pytest.approx(0.13),
         "tail": TAIL,
         "head": HEAD,
         "min_bulk": 64,
