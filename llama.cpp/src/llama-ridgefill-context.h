@@ -83,6 +83,9 @@ struct llama_ridgefill_context : ridgefill_inputs {
 
     ridgefill_prompt_quality * quality_of(llama_seq_id seq); // nullptr: none under way
 
+    // Late layers run its rows in so many pieces that it does not pay: says so once.
+    void warn_of_runs(const ridgefill_prompt_quality & q);
+
     // one row or more was selected: moves it from the filled to the exact ones
     void count_selected(llama_seq_id seq, int32_t n);
 
@@ -132,6 +135,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     start_quality(const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & params) const;
     bool has_conflict(const llama_batch & batch, const std::vector<uint8_t> & classes) const;
     void keep_rows(const llama_ubatch & ubatch);
+    bool warned_of_runs = false;
     void add_decay(const llama_ubatch & ubatch, bool filled); // its gates, from the graph that ran last
     void add_scores(const llama_ubatch & ubatch); // the attention of its queries, from the graph that ran last
 };

@@ -21,10 +21,24 @@ static constexpr size_t KEEP_BUDGET = 1024ull * 1024 * 1024;
 // Where the late part runs in order, filled and exact rows take turns in ubatches of at least so many rows.
 static constexpr llama_pos SEGMENT = 64;
 
+// Rows chosen singly make shorter ones; below this mean an exact prompt is faster (measured: 7 rows took four times as
+// long, 64 saved time).
+static constexpr size_t MEAN_RUN = 32;
+
 size_t ridgefill_prompt_quality::n_bulk() const {
     size_t n = rows.size(); // the tail is short and comes last
     while (n > 0 && rows.pos_at(n - 1) >= bulk_end) {
         --n;
+    }
+    return n;
+}
+
+size_t ridgefill_prompt_quality::n_runs() const {
+    size_t n = 0;
+    for (size_t i = 0, was = 2; i < n_bulk(); ++i) {
+        const size_t is = is_chosen(rows.pos_at(i));
+        n += is != was;
+        was = is;
     }
     return n;
 }
@@ -96,6 +110,18 @@ void llama_ridgefill_context::find_caches(llama_memory_i * memory) {
 ridgefill_prompt_quality * llama_ridgefill_context::quality_of(llama_seq_id seq) {
     const auto it = seqs.find(seq);
     return it == seqs.end() ? nullptr : it->second.quality.get();
+}
+
+void llama_ridgefill_context::warn_of_runs(const ridgefill_prompt_quality & q) {
+    const size_t n_runs = q.n_runs(), most = q.n_bulk() / MEAN_RUN;
+    if (n_runs > most && !warned_of_runs) {
+        warned_of_runs = true;
+        LLAMA_LOG_WARN(
+            "%s: found %zu runs of filled and exact rows, each a ubatch of its own here, advised at most %zu: more take "
+            "longer than an exact prompt\nhint: select attention, or mode speed\n",
+            __func__, n_runs, most
+        );
+    }
 }
 
 void llama_ridgefill_context::count_selected(llama_seq_id seq, int32_t n) {
@@ -354,6 +380,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         q.choose(table.empty() ? nullptr : &table, ridgefill->recurrent ? SEGMENT : 1);
         std::vector<llama_pos> again = q.chosen;
         if (ridgefill->recurrent) {
+            ridgefill->warn_of_runs(q);
             again.clear();
             for (size_t i = 0; i < q.n_bulk(); ++i) {
                 again.push_back(q.rows.pos_at(i));

@@ -37,6 +37,9 @@ struct ridgefill_prompt_quality {
 
     bool has_bulk() const { return rows.size() > 0 && rows.pos_at(0) < bulk_end; }
 
+    // Runs of filled and exact rows in the bulk, by turns.
+    size_t n_runs() const;
+
     // Number of kept rows below bulk_end.
     size_t n_bulk() const;
 
