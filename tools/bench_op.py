@@ -42,9 +42,10 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     output = BUILD / "bench-op.json"
     command = [str(program), "perf", "-b", DEVICES[args.backend], "-s", args.shapes, "-r", args.rows]
     command += ["-t", str(args.threads), "--time", str(args.time), "--json", str(output)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL)  # its own table comes at the end only
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)  # its own table comes at the end only
     if done.returncode:
         raise SystemExit(f"bench_op: {' '.join(command)}: exit status {done.returncode}")
+    args.device = done.stdout.partition("\n")[0].partition(": ")[2]
     rows: list[dict[str, Any]] = json.loads(output.read_text())
     for row in rows:
         row["backend"] = args.backend
@@ -74,7 +75,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def machine(backend: str, threads: int) -> str:
+def machine(backend: str, threads: int, device: str) -> str:
+    if backend == "vulkan":
+        return device
     if backend != "cpu" and shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
         name, driver = (
@@ -95,7 +98,8 @@ def machine(backend: str, threads: int) -> str:
 def write_csv(path: Path, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     commit = args.commit or subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
-    head = f"make bench-op BACKEND={args.backend}: medians of alternating runs. {machine(args.backend, args.threads)}, "
+    where = machine(args.backend, args.threads, args.device)
+    head = f"make bench-op BACKEND={args.backend}: medians of alternating runs. {where}, "
     with open(path, "w", encoding="utf-8", newline="") as file:
         file.write(f"# {head}{date.today()}, commit {commit}\n")
         out = csv.writer(file, lineterminator="\n")
@@ -120,7 +124,7 @@ def main(argv: list[str]) -> int:
     rows = run(args)
     if not rows:
         raise SystemExit(f"bench_op: no figures: {DEVICES[args.backend]} has none of the ops")
-    print(machine(args.backend, args.threads))
+    print(machine(args.backend, args.threads, args.device))
     print(table(rows))
     if args.csv is not None:
         path = args.csv if args.csv.name else ROOT / "docs" / "results" / f"op-{args.backend}.csv"

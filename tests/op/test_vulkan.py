@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 # one level deep like build/, so that relative paths, and with them the compiler cache, agree
 VULKAN = ROOT / "build-vulkan"
 LAYER = "VK_LAYER_KHRONOS_validation"
-COOPMAT = "cooperative matrices"
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +38,7 @@ def run(program: Path, *arguments: str, **variables: str) -> str:
     done = subprocess.run([program, *arguments, "-b", "Vulkan0"], env=env, capture_output=True, text=True)
     text = done.stdout + done.stderr
     assert done.returncode == 0, text[-4000:]
-    assert f'"{LAYER}"' in text or f"{LAYER}" in text.split("Found")[0], "the validation layers are not there"
+    assert f'Insert instance layer "{LAYER}"' in text, "the validation layers are not there"
     assert "Validation Error" not in text and "VUID-" not in text, text[-4000:]
     return text
 
@@ -62,7 +61,7 @@ def test_variant(program: Path, variant: str, variables: dict[str, str]) -> None
     shaders = set(re.findall(r"ridgefill: (\w+) multiplies", text))
     wanted = {
         "plain": {"ridgefill_mul_fp32"} if variables else {"ridgefill_mul"},
-        "dot": {"ridgefill_mul_int_dot"} if built("INTEGER_DOT") else {"ridgefill_mul_int"},
+        "dot": {"ridgefill_mul_int_dot"} if has_integer_dot() else {"ridgefill_mul_int"},
         "coopmat": {"ridgefill_mul_int8_cm1"},
         "coopmat-fp16": {"ridgefill_mul_cm1"},
     }
@@ -70,7 +69,6 @@ def test_variant(program: Path, variant: str, variables: dict[str, str]) -> None
     assert re.search(r"Vulkan0: [1-9]\d* passed, 0 failed, 0 not supported", text), text[-4000:]
 
 
-def built(feature: str) -> bool:
-    """Whether this glslc knows the extension: the shader that needs it is there."""
-    spv = VULKAN / "llama.cpp/ggml/src/ggml-vulkan/vulkan-shaders.spv"
-    return (spv / {"INTEGER_DOT": "ridgefill_mul_int_dot.spv"}[feature]).is_file()
+def has_integer_dot() -> bool:
+    """Whether glslc knows the extension: then the shader that needs it is there."""
+    return (VULKAN / "llama.cpp/ggml/src/ggml-vulkan/vulkan-shaders.spv/ridgefill_mul_int_dot.spv").is_file()
