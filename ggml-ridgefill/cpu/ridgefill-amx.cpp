@@ -199,6 +199,7 @@ const ridgefill_kernels * ridgefill_kernels_amx() {
         leave,    ridgefill_avx512_quantize,
         pack,     ridgefill_avx512_start,
         multiply, ridgefill_avx512_store,
+        nullptr, // tiles read codes in place already
     };
     return ridgefill_x86().amx_int8 ? &kernels : nullptr;
 }

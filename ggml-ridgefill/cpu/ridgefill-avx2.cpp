@@ -5,10 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#if !defined(__GNUC__) || (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
-#define RIDGEFILL_HAS_AVXVNNI
-#endif
-
 namespace {
 
 constexpr int GROUP = RIDGEFILL_GROUP;
@@ -169,8 +165,6 @@ RIDGEFILL_AVX2 void multiply_wide(const ridgefill_block & b) {
 
 #ifdef RIDGEFILL_HAS_AVXVNNI
 
-#define RIDGEFILL_AVXVNNI RIDGEFILL_TARGET("avx2,fma,avxvnni")
-
 RIDGEFILL_AVX2 void pack_unsigned(const int8_t * codes, size_t stride, int n_out, int n, void * out) {
     auto * to = static_cast<char *>(out);
     for (int o = 0; o < (n_out + 15) / 16 * 16; o++) {
@@ -180,15 +174,6 @@ RIDGEFILL_AVX2 void pack_unsigned(const int8_t * codes, size_t stride, int n_out
             _mm256_storeu_si256((__m256i *) (to + o * GROUP + i), _mm256_xor_si256(c, _mm256_set1_epi8(char(0x80))));
         }
     }
-}
-
-RIDGEFILL_AVXVNNI inline __m256i dot4(__m256i acc, __m256i u8, __m256i s8) {
-#if defined(__GNUC__) && !defined(__clang__)
-    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(u8), "x"(s8)); // see the AVX-512 path
-    return acc;
-#else
-    return _mm256_dpbusd_avx_epi32(acc, u8, s8);
-#endif
 }
 
 // NO outputs by one panel
@@ -209,8 +194,8 @@ multiply_panel(const char * codes, const float * scale, const ridgefill_x_group 
             int word;
             memcpy(&word, codes + i * GROUP + 4 * k, 4);
             const __m256i c = _mm256_set1_epi32(word);
-            dot[i][0] = dot4(dot[i][0], c, q0);
-            dot[i][1] = dot4(dot[i][1], c, q1);
+            dot[i][0] = ridgefill_avxvnni_dot4(dot[i][0], c, q0);
+            dot[i][1] = ridgefill_avxvnni_dot4(dot[i][1], c, q1);
         }
     }
     for (int i = 0; i < NO; i++) {
@@ -241,15 +226,24 @@ RIDGEFILL_AVXVNNI void multiply_unsigned(const ridgefill_block & b) {
 } // namespace
 
 const ridgefill_kernels * ridgefill_kernels_avx2() {
-    static const ridgefill_kernels kernels = {"avx2",   2,         false, nullptr,       nullptr,
-                                              quantize, pack_wide, start, multiply_wide, store};
+    static const ridgefill_kernels kernels = {"avx2",    2,     false,         nullptr, nullptr,           quantize,
+                                              pack_wide, start, multiply_wide, store,   ridgefill_avx2_few};
     return ridgefill_x86().avx2 ? &kernels : nullptr;
 }
 
 const ridgefill_kernels * ridgefill_kernels_avxvnni() {
 #ifdef RIDGEFILL_HAS_AVXVNNI
-    static const ridgefill_kernels kernels = {
-        "avxvnni", 1, false, nullptr, nullptr, quantize, pack_unsigned, start, multiply_unsigned, store};
+    static const ridgefill_kernels kernels = {"avxvnni",
+                                              1,
+                                              false,
+                                              nullptr,
+                                              nullptr,
+                                              quantize,
+                                              pack_unsigned,
+                                              start,
+                                              multiply_unsigned,
+                                              store,
+                                              ridgefill_avxvnni_few};
     return ridgefill_x86().avxvnni ? &kernels : nullptr;
 #else
     return nullptr;

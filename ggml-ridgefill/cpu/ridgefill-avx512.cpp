@@ -53,17 +53,6 @@ RIDGEFILL_AVX512 void pack(const int8_t * codes, size_t stride, int n_out, int n
     }
 }
 
-// acc + dot products of 4 unsigned with 4 signed bytes
-RIDGEFILL_AVX512 inline __m512i dot4(__m512i acc, __m512i u8, __m512i s8) {
-#if defined(__GNUC__) && !defined(__clang__)
-    // with the intrinsic GCC 12 copies every accumulator around in each step
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(u8), "v"(s8));
-    return acc;
-#else
-    return _mm512_dpbusd_epi32(acc, u8, s8);
-#endif
-}
-
 // one group; NO outputs by NP panels in registers
 template <int NO, int NP>
 RIDGEFILL_AVX512 void multiply_group(
@@ -93,7 +82,7 @@ RIDGEFILL_AVX512 void multiply_group(
                 memcpy(&word, codes + (o + i) * GROUP + 4 * k, 4);
                 const __m512i c = _mm512_set1_epi32(word);
                 for (int p = 0; p < NP; p++) {
-                    dot[i][p] = dot4(dot[i][p], c, q[p]);
+                    dot[i][p] = ridgefill_avx512_dot4(dot[i][p], c, q[p]);
                 }
             }
         }
@@ -227,11 +216,17 @@ RIDGEFILL_AVX512 void ridgefill_avx512_store(const float * acc, int n_out, int n
 
 const ridgefill_kernels * ridgefill_kernels_avx512vnni() {
     static const ridgefill_kernels kernels = {
-        "avx512vnni", 1,
-        false,        nullptr,
-        nullptr,      ridgefill_avx512_quantize,
-        pack,         ridgefill_avx512_start,
-        multiply,     ridgefill_avx512_store,
+        "avx512vnni",
+        1,
+        false,
+        nullptr,
+        nullptr,
+        ridgefill_avx512_quantize,
+        pack,
+        ridgefill_avx512_start,
+        multiply,
+        ridgefill_avx512_store,
+        ridgefill_avx512_few,
     };
     return ridgefill_x86().avx512vnni ? &kernels : nullptr;
 }

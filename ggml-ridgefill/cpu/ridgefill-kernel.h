@@ -47,6 +47,24 @@ struct ridgefill_block {
     float * acc; // 64 outputs by 64 rows, see ridgefill_acc_index
 };
 
+// Few rows and some outputs of theirs; codes and scales are read where they are, since they are used only once or so.
+struct ridgefill_few {
+    const int8_t * codes;   // [output][n_in]
+    const uint16_t * scale; // bf16 [output][group]
+    const float * bias;     // or NULL
+    int64_t n_in;           // multiple of 32
+    int64_t n_groups;
+    int n_out;
+
+    const int8_t * q;      // [row][group][128], zeros beyond a short group
+    const float * q_scale; // [row][group]
+    const int32_t * q_sum; // [row][group], of q
+    int n_rows;
+
+    float * y;       // [row][output]
+    size_t y_stride; // floats from row to row
+};
+
 struct ridgefill_kernels {
     const char * name;
     int code_size; // bytes of a packed code
@@ -71,6 +89,9 @@ struct ridgefill_kernels {
 
     // y[r][o] = acc(o, r); rows of y lie `stride` floats apart
     void (*store)(const float * acc, int n_out, int n_rows, float * y, size_t stride);
+
+    // All of it for few rows (ridgefill-few.h). May be NULL: they take the same way as many.
+    void (*few)(const ridgefill_few & f);
 };
 
 // NULL when the processor (or the compiler) lacks the instruction set. Order of preference.

@@ -167,7 +167,7 @@ void store(const float * acc, int n_out, int n_rows, float * y, size_t stride) {
 
 const ridgefill_kernels * ridgefill_kernels_neon() {
     static const ridgefill_kernels kernels = {
-        "neon", 1, false, nullptr, nullptr, quantize, pack, start, multiply, store,
+        "neon", 1, false, nullptr, nullptr, quantize, pack, start, multiply, store, nullptr,
     };
     static const bool usable = has_dotprod();
     return usable ? &kernels : nullptr;

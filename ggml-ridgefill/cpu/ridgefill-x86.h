@@ -24,6 +24,33 @@
 #define RIDGEFILL_AVX2 RIDGEFILL_TARGET("avx2,fma")
 #define RIDGEFILL_AVX512 RIDGEFILL_TARGET("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 
+#if !defined(__GNUC__) || (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define RIDGEFILL_HAS_AVXVNNI
+#define RIDGEFILL_AVXVNNI RIDGEFILL_TARGET("avx2,fma,avxvnni")
+#endif
+
+// acc + dot products of 4 unsigned with 4 signed bytes
+RIDGEFILL_AVX512 inline __m512i ridgefill_avx512_dot4(__m512i acc, __m512i u8, __m512i s8) {
+#if defined(__GNUC__) && !defined(__clang__)
+    // with the intrinsic GCC 12 copies every accumulator around in each step
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(u8), "v"(s8));
+    return acc;
+#else
+    return _mm512_dpbusd_epi32(acc, u8, s8);
+#endif
+}
+
+#ifdef RIDGEFILL_HAS_AVXVNNI
+RIDGEFILL_AVXVNNI inline __m256i ridgefill_avxvnni_dot4(__m256i acc, __m256i u8, __m256i s8) {
+#if defined(__GNUC__) && !defined(__clang__)
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(u8), "x"(s8));
+    return acc;
+#else
+    return _mm256_dpbusd_avx_epi32(acc, u8, s8);
+#endif
+}
+#endif
+
 struct ridgefill_x86_features {
     bool avx2; // and FMA
     bool avxvnni;
@@ -32,6 +59,11 @@ struct ridgefill_x86_features {
 };
 
 const ridgefill_x86_features & ridgefill_x86();
+
+// few rows: ridgefill-few-*.cpp
+void ridgefill_avx512_few(const ridgefill_few & f);
+void ridgefill_avxvnni_few(const ridgefill_few & f);
+void ridgefill_avx2_few(const ridgefill_few & f);
 
 // shared by the AVX-512 and AMX paths
 void ridgefill_avx512_quantize(const float * x, size_t stride, int n_rows, int n, ridgefill_x_group * out);

@@ -2,6 +2,7 @@
 
 #include "ggml-cpu-impl.h"
 #include "ggml-ridgefill.h"
+#include "ridgefill-few.h"
 #include "ridgefill-kernel.h"
 #include "ridgefill-ref.h"
 
@@ -87,7 +88,9 @@ struct sizes {
     // work memory: packed x, then for each thread packed codes, their scales, accumulators
     size_t x_bytes, codes_bytes, scale_bytes, acc_bytes;
 
-    size_t thread_bytes() const { return codes_bytes + scale_bytes + acc_bytes; }
+    size_t thread_bytes() const {
+        return std::max(codes_bytes + scale_bytes + acc_bytes, line_up(ridgefill_few_bytes(n_groups)));
+    }
 };
 
 sizes plan(const ggml_tensor * op, int n_threads, int code_size) {
@@ -262,6 +265,10 @@ void forward_packed(const ggml_compute_params & params, const ridgefill_kernels 
     }
     ggml_barrier(params.threadpool);
 
+    if (ridgefill_is_few(k, s.n_rows)) {
+        ridgefill_few_forward(params, k, dst, x, own);
+        return;
+    }
     alignas(64) char saved[64];
     if (k.enter) {
         k.enter(saved);

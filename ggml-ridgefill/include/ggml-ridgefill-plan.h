@@ -6,6 +6,7 @@
 
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
+#include "ggml-ridgefill-stream.h" // ggml-backend.cpp includes this header alone
 
 #ifdef __cplusplus
 extern "C" {

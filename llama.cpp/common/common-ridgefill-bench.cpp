@@ -14,6 +14,7 @@ void common_ridgefill_bench_usage() {
     printf("  --ridgefill-head <n>                              (default: %d)\n", def.n_head);
     printf("  --ridgefill-min-bulk <n>                          (default: %d)\n", def.n_min_bulk);
     printf("  --ridgefill-share <x>                             (default: %.2f)\n", def.share);
+    printf("  --ridgefill-placement <device|host>               (default: device)\n");
 }
 
 bool common_ridgefill_bench_arg(common_ridgefill_bench & bench, int argc, char ** argv, int & i) {
@@ -44,6 +45,10 @@ bool common_ridgefill_bench_arg(common_ridgefill_bench & bench, int argc, char *
             bench.params.n_head = common_ridgefill_parse_int(value, 0);
         } else if (arg == "--ridgefill-min-bulk") {
             bench.params.n_min_bulk = common_ridgefill_parse_int(value, 0);
+        } else if (arg == "--ridgefill-placement") {
+            if (!llama_ridgefill_placement_parse(value.c_str(), &bench.placement)) {
+                throw std::invalid_argument("found '" + value + "', allowed: device, host");
+            }
         } else if (arg == "--ridgefill-share") {
             bench.params.share = common_ridgefill_parse_share(value);
         } else {
@@ -86,7 +91,9 @@ void common_ridgefill_bench_attach(
 
     char err[1024] = "";
     if (!projector) {
-        projector.reset(llama_ridgefill_load(llama_get_model(ctx), bench.path.c_str(), err, sizeof(err)));
+        projector.reset(
+            llama_ridgefill_load(llama_get_model(ctx), bench.path.c_str(), bench.placement, err, sizeof(err))
+        );
     }
     if (!projector || !llama_ridgefill_attach(ctx, projector.get(), instance.params, err, sizeof(err))) {
         fprintf(stderr, "error: ridgefill: %s\n", err);

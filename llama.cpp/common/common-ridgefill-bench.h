@@ -11,6 +11,7 @@ struct common_ridgefill_bench {
     std::string path;
     std::vector<llama_ridgefill_mode> modes; // one test per mode; empty: speed with a side file, else off
     llama_ridgefill_params params = llama_ridgefill_default_params();
+    llama_ridgefill_placement placement = LLAMA_RIDGEFILL_PLACEMENT_DEVICE;
 };
 
 // Parameters of one test.

@@ -164,6 +164,20 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
     );
     add_opt(
         common_arg(
+            {"--ridgefill-placement"}, "{device,host}",
+            "where the maps are (default: device)\n"
+            "- device: on the device of their layer\n"
+            "- host: in host memory, copied to the device for each use, for cards whose memory is full",
+            [](common_params & params, const std::string & value) {
+                if (!llama_ridgefill_placement_parse(value.c_str(), &params.ridgefill.placement)) {
+                    throw std::invalid_argument("found '" + value + "', allowed: device, host");
+                }
+            }
+        ),
+        "LLAMA_ARG_RIDGEFILL_PLACEMENT"
+    );
+    add_opt(
+        common_arg(
             {"--ridgefill-strict"}, {"--no-ridgefill-strict"},
             "exit with status 1 when the side file is refused, instead of serving exactly with a warning (default: "
             "disabled)",
@@ -176,6 +190,17 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add) {
 //
 // loading
 //
+
+std::vector<size_t> common_ridgefill_fit_target(const common_params & params) {
+    std::vector<size_t> target = params.fit_params_target;
+    if (!params.ridgefill.path.empty()) {
+        const size_t size = llama_ridgefill_file_size(params.ridgefill.path.c_str(), params.ridgefill.placement);
+        for (size_t & bytes : target) {
+            bytes += size;
+        }
+    }
+    return target;
+}
 
 static std::string refusal;
 
@@ -192,7 +217,7 @@ bool common_ridgefill_init(
     }
 
     char err[1024] = "";
-    out.reset(llama_ridgefill_load(model, params.path.c_str(), err, sizeof(err)));
+    out.reset(llama_ridgefill_load(model, params.path.c_str(), params.placement, err, sizeof(err)));
 
     if (!out || !llama_ridgefill_attach(ctx, out.get(), params.params, err, sizeof(err))) {
         out.reset();
@@ -206,10 +231,13 @@ bool common_ridgefill_init(
     }
     llama_ridgefill_set_alpha(ctx, params.alpha);
 
+    const size_t host_size = llama_ridgefill_host_size(out.get());
+    const std::string on_host =
+        host_size > 0 ? string_format(" (and %.1f MiB in host memory)", host_size / 1024.0 / 1024.0) : "";
     LOG_INF(
-        "ridgefill: '%s', split %d, %d maps, %d states, %.1f MiB, %s, mode %s, tail %d, head %d, min bulk %d\n",
+        "ridgefill: '%s', split %d, %d maps, %d states, %.1f MiB%s, %s, mode %s, tail %d, head %d, min bulk %d\n",
         llama_ridgefill_name(out.get()), llama_ridgefill_split(out.get()), llama_ridgefill_n_maps(out.get()),
-        llama_ridgefill_n_states(out.get()), llama_ridgefill_size(out.get()) / 1024.0 / 1024.0,
+        llama_ridgefill_n_states(out.get()), llama_ridgefill_size(out.get()) / 1024.0 / 1024.0, on_host.c_str(),
         llama_ridgefill_native(out.get()) ? "op" : "portable path", llama_ridgefill_mode_name(params.params.mode),
         params.params.n_tail, params.params.n_head, params.params.n_min_bulk
     );

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 struct common_arg;
 struct common_params;
@@ -17,6 +18,7 @@ struct common_params;
 struct common_params_ridgefill {
     std::string path; // side file; empty: no projector
     bool strict = false;
+    llama_ridgefill_placement placement = LLAMA_RIDGEFILL_PLACEMENT_DEVICE;
     float alpha = 1.0f; // scale of the side file's correction of recurrent states
     llama_ridgefill_params params = llama_ridgefill_default_params();
 
@@ -39,6 +41,10 @@ void common_ridgefill_add_args(const std::function<void(common_arg)> & add);
 bool common_ridgefill_init(
     const common_params_ridgefill & params, const llama_model * model, llama_context * ctx, common_ridgefill_ptr & out
 );
+
+// For upstream's fitting of parameters to device memory: --fit-target with the maps on top. Which layers a device will
+// get is decided by the fit itself, so that each device leaves room for all maps; with one it is exact.
+std::vector<size_t> common_ridgefill_fit_target(const common_params & params);
 
 // Why the last common_ridgefill_init of this process refused the side file, "<code>: ..."; empty when it did not.
 const std::string & common_ridgefill_refusal();

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // Bumped when a signature or a struct below changes; the Python bindings check it at import.
-#define LLAMA_RIDGEFILL_ABI 2
+#define LLAMA_RIDGEFILL_ABI 3
 
 LLAMA_API int32_t llama_ridgefill_abi(void);
 
@@ -46,6 +46,12 @@ enum llama_ridgefill_target {
     LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT = 1, // what layer L's projections read: the output of its first norm
 };
 
+// Where the maps of layers on a device with memory of its own are.
+enum llama_ridgefill_placement {
+    LLAMA_RIDGEFILL_PLACEMENT_DEVICE = 0, // on that device
+    LLAMA_RIDGEFILL_PLACEMENT_HOST = 1,   // in host memory; copied to the device for each use, for full cards
+};
+
 // Why rows of a prompt were not filled.
 enum llama_ridgefill_reason {
     LLAMA_RIDGEFILL_REASON_NONE = 0,         // rows were (or will be) filled
@@ -67,10 +73,12 @@ enum llama_ridgefill_reason {
 LLAMA_API const char * llama_ridgefill_mode_name(enum llama_ridgefill_mode mode);
 LLAMA_API const char * llama_ridgefill_reason_name(enum llama_ridgefill_reason reason);
 LLAMA_API const char * llama_ridgefill_select_name(enum llama_ridgefill_select select);
+LLAMA_API const char * llama_ridgefill_placement_name(enum llama_ridgefill_placement placement);
 
 // Parse such a word. Return false and leave the value alone for any other text.
 LLAMA_API bool llama_ridgefill_mode_parse(const char * text, enum llama_ridgefill_mode * mode);
 LLAMA_API bool llama_ridgefill_select_parse(const char * text, enum llama_ridgefill_select * select);
+LLAMA_API bool llama_ridgefill_placement_parse(const char * text, enum llama_ridgefill_placement * placement);
 
 struct llama_ridgefill_params {
     enum llama_ridgefill_mode mode;
@@ -93,8 +101,10 @@ LLAMA_API struct llama_ridgefill_params llama_ridgefill_default_params(void);
 // sentence
 // "<code>: <file>: <key or tensor>: found X, allowed Y" to err (at most err_len bytes with the terminator).
 // code is stable and listed in docs/format.md.
-LLAMA_API struct llama_ridgefill_projector *
-llama_ridgefill_load(const struct llama_model * model, const char * path, char * err, size_t err_len);
+LLAMA_API struct llama_ridgefill_projector * llama_ridgefill_load(
+    const struct llama_model * model, const char * path, enum llama_ridgefill_placement placement, char * err,
+    size_t err_len
+);
 
 // Free after the last context that uses it and before the model.
 LLAMA_API void llama_ridgefill_free(struct llama_ridgefill_projector * projector);
@@ -102,6 +112,10 @@ LLAMA_API void llama_ridgefill_free(struct llama_ridgefill_projector * projector
 LLAMA_API int32_t llama_ridgefill_split(const struct llama_ridgefill_projector * projector); // S
 LLAMA_API int32_t llama_ridgefill_n_maps(const struct llama_ridgefill_projector * projector);
 LLAMA_API size_t llama_ridgefill_size(const struct llama_ridgefill_projector * projector); // bytes on devices
+// bytes of maps in host memory that are copied to devices; 0: none are
+LLAMA_API size_t llama_ridgefill_host_size(const struct llama_ridgefill_projector * projector);
+// The most that the maps of a side file can take on one device, before any model is loaded; 0 when it cannot be read.
+LLAMA_API size_t llama_ridgefill_file_size(const char * path, enum llama_ridgefill_placement placement);
 LLAMA_API enum llama_ridgefill_target llama_ridgefill_target_of(const struct llama_ridgefill_projector * projector);
 // sha256 of the side file, 64 hex digits: the identity that requests, marks and reports carry
 LLAMA_API const char * llama_ridgefill_identity(const struct llama_ridgefill_projector * projector);

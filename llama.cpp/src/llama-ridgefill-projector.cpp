@@ -114,28 +114,71 @@ bool device_shares_x(const llama_model & model, ggml_backend_dev_t dev, int64_t 
     return ggml_backend_dev_supports_op(dev, rounded) && ggml_backend_dev_supports_op(dev, y);
 }
 
+// Can maps of its layers stay in host memory and be copied? Not on the host itself, nor with tensor parallelism.
+bool device_copies_maps(ggml_backend_dev_t dev) {
+    return ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META
+           && !ggml_backend_buft_is_host(ggml_backend_dev_buffer_type(dev));
+}
+
+// Pinned where the device has such memory, so that it can copy from it by itself.
+ggml_backend_buffer_type_t host_buffer_type(ggml_backend_dev_t dev) {
+    ggml_backend_buffer_type_t buft = ggml_backend_dev_host_buffer_type(dev);
+    return buft ? buft : ggml_backend_cpu_buffer_type();
+}
+
 struct loader {
     const llama_model & model;
     const ridgefill_sidefile & file;
     llama_ridgefill_projector & proj;
+    const llama_ridgefill_placement placement;
 
     // one context and buffer per buffer type, so that each map lies where its layer runs
     std::map<ggml_backend_buffer_type_t, ggml_context *> ctx_of;
 
-    ggml_context * ctx_for(ggml_backend_dev_t dev) {
-        ggml_backend_buffer_type_t buft = ggml_backend_dev_buffer_type(dev);
+    // maps in host memory, by device: their tensors there and those that the stream will allocate
+    struct streamed {
+        int n_maps = 0;
+        std::vector<ggml_tensor *> host, device;
+    };
+    std::map<ggml_backend_dev_t, streamed> streamed_of;
+    std::map<ggml_tensor *, ggml_tensor *> host_of; // by the tensor that graphs read
+
+    ggml_context * new_ctx() {
+        proj.ctxs.emplace_back(ggml_init({ggml_tensor_overhead() * 4 * (file.layers.size() + 1), nullptr, true}));
+        return proj.ctxs.back().get();
+    }
+
+    ggml_context * ctx_for(ggml_backend_buffer_type_t buft) {
         ggml_context *& ctx = ctx_of[buft];
-        if (!ctx) {
-            proj.ctxs.emplace_back(ggml_init({ggml_tensor_overhead() * 4 * (file.layers.size() + 1), nullptr, true}));
-            ctx = proj.ctxs.back().get();
-        }
+        ctx = ctx ? ctx : new_ctx();
         return ctx;
     }
 
+    ggml_tensor * host_or_self(ggml_tensor * t) const {
+        const auto it = host_of.find(t);
+        return it == host_of.end() ? t : it->second;
+    }
+
+    void keep_on_host(ggml_backend_dev_t dev, const ridgefill_map & map) {
+        streamed & s = streamed_of[dev];
+        s.n_maps++;
+        for (ggml_tensor * t : {map.codes, map.scale, map.weight}) {
+            if (t) {
+                host_of[t] = ggml_dup_tensor(ctx_for(host_buffer_type(dev)), t);
+                ggml_set_name(host_of[t], t->name);
+                s.device.push_back(t);
+                s.host.push_back(host_of[t]);
+            }
+        }
+    }
+
     void create_tensors() {
+        ggml_context * ctx_streamed = new_ctx();
         for (const auto & [il, spans] : file.layers) {
             ggml_backend_dev_t dev = model.dev_layer((int) il);
-            ggml_context * ctx = ctx_for(dev);
+            ggml_context * ctx_dev = ctx_for(ggml_backend_dev_buffer_type(dev));
+            const bool copied = placement == LLAMA_RIDGEFILL_PLACEMENT_HOST && device_copies_maps(dev);
+            ggml_context * ctx = copied ? ctx_streamed : ctx_dev;
             ridgefill_map map;
             map.il = (int32_t) il;
             const bool native = file.encoding == "i8" && device_runs_op(dev, file.n_in, file.n_out);
@@ -151,8 +194,11 @@ struct loader {
                 );
                 ggml_format_name(map.weight, "blk.%u.ridgefill.weight", il);
             }
-            map.bias = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, file.n_out);
+            map.bias = ggml_new_tensor_1d(ctx_dev, GGML_TYPE_F32, file.n_out);
             ggml_format_name(map.bias, "blk.%u.ridgefill.bias", il);
+            if (copied) {
+                keep_on_host(dev, map);
+            }
             proj.native = native;
             proj.maps.maps.push_back(map);
         }
@@ -171,6 +217,30 @@ struct loader {
             proj.bufs.emplace_back(buf);
             proj.size += ggml_backend_buffer_get_size(buf);
         }
+        for (const auto & [t, host] : host_of) {
+            proj.host_size += ggml_nbytes(host);
+        }
+        proj.size -= proj.host_size;
+    }
+
+    void start_streams() {
+        for (auto & [dev, s] : streamed_of) {
+            ggml_ridgefill_stream * stream = ggml_ridgefill_stream_new(
+                dev, s.n_maps, (int) s.host.size() / s.n_maps, s.host.data(), s.device.data()
+            );
+            if (!stream) {
+                throw std::runtime_error(
+                    "memory: " + file.path + ": no room on " + ggml_backend_dev_name(dev) + " for "
+                    + std::to_string(GGML_RIDGEFILL_SLOTS) + " maps at a time"
+                );
+            }
+            proj.streams.emplace_back(stream);
+            proj.size += ggml_ridgefill_stream_size(stream);
+            LLAMA_LOG_INFO(
+                "%s: %d maps in host memory, copied to %s %s\n", __func__, s.n_maps, ggml_backend_dev_name(dev),
+                ggml_ridgefill_stream_overlaps(stream) ? "beside its work" : "while it waits"
+            );
+        }
     }
 
     void upload() {
@@ -185,13 +255,13 @@ struct loader {
             const bool i8 = file.encoding == "i8";
             read(spans.weight, blk + (i8 ? "codes" : "weight"), weight);
             if (!i8) {
-                ggml_backend_tensor_set(map.weight, weight.data(), 0, weight.size());
+                ggml_backend_tensor_set(host_or_self(map.weight), weight.data(), 0, weight.size());
                 continue;
             }
             read(spans.scale, blk + "scale", scale);
             if (map.codes) {
-                ggml_backend_tensor_set(map.codes, weight.data(), 0, weight.size());
-                ggml_backend_tensor_set(map.scale, scale.data(), 0, scale.size());
+                ggml_backend_tensor_set(host_or_self(map.codes), weight.data(), 0, weight.size());
+                ggml_backend_tensor_set(host_or_self(map.scale), scale.data(), 0, scale.size());
                 continue;
             }
             q8_0.resize(ggml_nbytes(map.weight));
@@ -205,7 +275,7 @@ struct loader {
                     blk + "scale: a scale below 2^-17 has no f16 value, which the portable path needs"
                 );
             }
-            ggml_backend_tensor_set(map.weight, q8_0.data(), 0, q8_0.size());
+            ggml_backend_tensor_set(host_or_self(map.weight), q8_0.data(), 0, q8_0.size());
         }
     }
 
@@ -287,7 +357,8 @@ ridgefill_base ridgefill_base_of(const llama_model & model) {
     return base;
 }
 
-llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, const std::string & path) {
+llama_ridgefill_projector *
+ridgefill_projector_load(const llama_model & model, const std::string & path, llama_ridgefill_placement placement) {
     const ridgefill_base base = ridgefill_base_of(model);
     ridgefill_sidefile file = ridgefill_sidefile_read(path, base);
     check_fingerprints(model, file, true);
@@ -307,10 +378,11 @@ llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, 
     proj->maps.n_in = (int32_t) file.n_in;
     proj->maps.n_out = (int32_t) file.n_out;
 
-    loader ld{model, file, *proj, {}};
+    loader ld{model, file, *proj, placement, {}, {}, {}};
     ld.create_tensors();
     ld.allocate();
     ld.upload();
+    ld.start_streams();
     if (file.score.size > 0) {
         proj->score.resize(file.score.size / sizeof(float));
         ridgefill_sidefile_read_raw(file, file.score, "ridgefill.score", proj->score.data());

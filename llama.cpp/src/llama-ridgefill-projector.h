@@ -7,6 +7,7 @@
 #include "llama-ridgefill-correction.h"
 
 #include "ggml-cpp.h"
+#include "ggml-ridgefill-stream.h"
 
 #include <map>
 #include <string>
@@ -54,7 +55,8 @@ struct llama_ridgefill_projector {
     int32_t split = 0;
     llama_ridgefill_target target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
     bool native = false;
-    size_t size = 0;
+    size_t size = 0;                   // on devices
+    size_t host_size = 0;              // of maps that are copied to devices
     std::vector<std::string> warnings; // the loader's, "<code>: ..."
     ridgefill_maps maps;
     std::vector<float> score;     // per token id, for selection by class; empty: the side file has none
@@ -65,10 +67,16 @@ struct llama_ridgefill_projector {
 
     std::vector<ggml_context_ptr> ctxs;
     std::vector<ggml_backend_buffer_ptr> bufs;
+
+    struct stream_deleter {
+        void operator()(ggml_ridgefill_stream * stream) const { ggml_ridgefill_stream_free(stream); }
+    };
+    std::vector<std::unique_ptr<ggml_ridgefill_stream, stream_deleter>> streams; // of maps in host memory
 };
 
 // What a side file must fit to serve this model.
 ridgefill_base ridgefill_base_of(const llama_model & model);
 
 // Reads, checks and uploads. Throws std::runtime_error with the loader's sentence.
-llama_ridgefill_projector * ridgefill_projector_load(const llama_model & model, const std::string & path);
+llama_ridgefill_projector *
+ridgefill_projector_load(const llama_model & model, const std::string & path, llama_ridgefill_placement placement);

@@ -172,10 +172,12 @@ struct llama_ridgefill_params llama_ridgefill_default_params(void) {
 // projector
 //
 
-struct llama_ridgefill_projector *
-llama_ridgefill_load(const struct llama_model * model, const char * path, char * err, size_t err_len) {
+struct llama_ridgefill_projector * llama_ridgefill_load(
+    const struct llama_model * model, const char * path, enum llama_ridgefill_placement placement, char * err,
+    size_t err_len
+) {
     try {
-        return ridgefill_projector_load(*model, path);
+        return ridgefill_projector_load(*model, path, placement);
     } catch (const std::exception & e) {
         fail(err, err_len, e.what());
         return nullptr;
@@ -196,6 +198,10 @@ int32_t llama_ridgefill_n_maps(const struct llama_ridgefill_projector * projecto
 
 size_t llama_ridgefill_size(const struct llama_ridgefill_projector * projector) {
     return projector->size;
+}
+
+size_t llama_ridgefill_host_size(const struct llama_ridgefill_projector * projector) {
+    return projector->host_size;
 }
 
 enum llama_ridgefill_target llama_ridgefill_target_of(const struct llama_ridgefill_projector * projector) {

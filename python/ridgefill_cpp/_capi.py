@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from ._llama_cpp import llama_cpp as _base
 from .modes import MODES as MODES
+from .modes import PLACEMENTS as PLACEMENTS
 from .modes import SELECTS as SELECTS
 
-# #define LLAMA_RIDGEFILL_ABI 2
-ABI = 2
+# #define LLAMA_RIDGEFILL_ABI 3
+ABI = 3
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -199,9 +200,10 @@ def llama_ridgefill_default_params() -> llama_ridgefill_params: ...
 
 
 # LLAMA_API struct llama_ridgefill_projector * llama_ridgefill_load(
-#         const struct llama_model * model, const char * path, char * err, size_t err_len);
-@_c("llama_ridgefill_load", [c_void_p, c_char_p, c_char_p, c_size_t], c_void_p)
-def llama_ridgefill_load(model: Any, path: bytes, err: Any, err_len: int, /) -> int | None: ...
+#         const struct llama_model * model, const char * path, enum llama_ridgefill_placement placement,
+#         char * err, size_t err_len);
+@_c("llama_ridgefill_load", [c_void_p, c_char_p, c_int, c_char_p, c_size_t], c_void_p)
+def llama_ridgefill_load(model: Any, path: bytes, placement: int, err: Any, err_len: int, /) -> int | None: ...
 
 
 # LLAMA_API void llama_ridgefill_free(struct llama_ridgefill_projector * projector);
@@ -222,6 +224,11 @@ def llama_ridgefill_n_maps(projector: int, /) -> int: ...
 # LLAMA_API size_t llama_ridgefill_size(const struct llama_ridgefill_projector * projector);
 @_c("llama_ridgefill_size", [c_void_p], c_size_t)
 def llama_ridgefill_size(projector: int, /) -> int: ...
+
+
+# LLAMA_API size_t llama_ridgefill_host_size(const struct llama_ridgefill_projector * projector);
+@_c("llama_ridgefill_host_size", [c_void_p], c_size_t)
+def llama_ridgefill_host_size(projector: int, /) -> int: ...
 
 
 # LLAMA_API enum llama_ridgefill_target llama_ridgefill_target_of(const struct llama_ridgefill_projector * projector);

@@ -27,13 +27,14 @@ class RefusedError(RidgefillError):
 class Projector:
     """The maps of one side file on the devices of their layers. Free it after its contexts and before its model."""
 
-    def __init__(self, model: Any, path: str | os.PathLike[str]) -> None:
+    def __init__(self, model: Any, path: str | os.PathLike[str], placement: str = "device") -> None:
         """model: llama_model pointer. FileNotFoundError without a file; RefusedError with the loader's."""
         self.path = os.fspath(path)
         self._pointer: int | None = None
         require_file(self.path)
         err = ctypes.create_string_buffer(_ERR_LEN)
-        self._pointer = _capi.llama_ridgefill_load(model, os.fsencode(self.path), err, _ERR_LEN)
+        place = check_placement("placement", placement)
+        self._pointer = _capi.llama_ridgefill_load(model, os.fsencode(self.path), place, err, _ERR_LEN)
         if not self._pointer:
             raise RefusedError(_text(err.value) or f"refused: {self.path}: the loader gave no reason")
         self.identity = _text(_capi.llama_ridgefill_identity(self._pointer))
@@ -42,6 +43,7 @@ class Projector:
         self.n_maps = int(_capi.llama_ridgefill_n_maps(self._pointer))
         self.n_states = int(_capi.llama_ridgefill_n_states(self._pointer))
         self.size = int(_capi.llama_ridgefill_size(self._pointer))
+        self.host_size = int(_capi.llama_ridgefill_host_size(self._pointer))
         self.target = _capi.TARGETS[_capi.llama_ridgefill_target_of(self._pointer)]
         self.native = bool(_capi.llama_ridgefill_native(self._pointer))
         texts = (_capi.llama_ridgefill_warning(self._pointer, i) for i in count())
@@ -112,6 +114,12 @@ def check_alpha(name: str, alpha: object) -> float:
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
         raise ValueError(f"{name}: found {alpha!r}, allowed numbers from 0 to 1")
     return float(alpha)
+
+
+def check_placement(name: str, placement: object) -> int:
+    if placement not in _capi.PLACEMENTS:
+        raise ValueError(f"{name}: found {placement!r}, allowed {', '.join(map(repr, _capi.PLACEMENTS))}")
+    return _capi.PLACEMENTS.index(placement)
 
 
 def mode_name(mode: int) -> str:

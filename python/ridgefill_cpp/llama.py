@@ -21,7 +21,7 @@ from . import _capi
 from ._control import Control
 from ._llama_cpp import Llama as _BaseLlama
 from ._llama_cpp import LlamaState
-from ._projector import Projector, check_alpha, detach, make_params, require_file
+from ._projector import Projector, check_alpha, check_placement, detach, make_params, require_file
 from ._status import RidgefillStatus
 
 _INIT = [
@@ -51,6 +51,8 @@ class Llama(_BaseLlama):
             attends to), "rows" (what the whole tail attends to), "class" (by the side file's score table), or the
             controls "random" and "all".
         ridgefill_alpha: Scale of the side file's correction of recurrent states, 0 to 1; 0 adds nothing.
+        ridgefill_placement: "device" (maps on the device of their layer) or "host" (in host memory, copied to the
+            device for each use, for cards whose memory is full).
         ridgefill_strict: False: a refused side file is a warning and the object serves exactly.
 
     Calls that take a prompt (the object itself, create_completion, create_chat_completion, generate, eval) accept
@@ -76,6 +78,7 @@ class Llama(_BaseLlama):
         ridgefill_share: float = 0.13,
         ridgefill_select: str = "attention",
         ridgefill_alpha: float = 1.0,
+        ridgefill_placement: str = "device",
         ridgefill_strict: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -84,6 +87,7 @@ class Llama(_BaseLlama):
             ridgefill_mode, ridgefill_tail, ridgefill_head, ridgefill_min_bulk, ridgefill_select, ridgefill_share
         )
         check_alpha("ridgefill_alpha", ridgefill_alpha)
+        check_placement("ridgefill_placement", ridgefill_placement)
         if ridgefill is not None:
             require_file(ridgefill)
         self._ridgefill_args = {
@@ -95,6 +99,7 @@ class Llama(_BaseLlama):
             "ridgefill_share": ridgefill_share,
             "ridgefill_select": ridgefill_select,
             "ridgefill_alpha": ridgefill_alpha,
+            "ridgefill_placement": ridgefill_placement,
             "ridgefill_strict": ridgefill_strict,
         }
         self._control = Control(None, None, params)
@@ -207,7 +212,8 @@ class Llama(_BaseLlama):
     def _attach(self, path: str | os.PathLike[str], params: _capi.llama_ridgefill_params, strict: bool) -> None:
         context = self._ctx
         try:
-            projector = Projector(self._model.model, path)
+            placement = cast(str, self._ridgefill_args["ridgefill_placement"])
+            projector = Projector(self._model.model, path, placement)
             # freed with the model, whoever closes it: after the context, before the model itself
             self._model._exit_stack.callback(_close_then_free, context, projector)
             projector.attach(context.ctx, params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MODES = ("off", "plumb", "speed", "quality")
 SELECTS = ("attention", "spans", "rows", "class", "random", "all")
+PLACEMENTS = ("device", "host")
 
 
 def parse_dropped(mode: str, tail: int) -> int | None:

@@ -33,7 +33,7 @@ static std::vector<op_case> make_cases() {
     for (int seed = 1; seed <= (seeds ? atoi(seeds) : 2); seed++) {
         for (int64_t n_in : {32, 64, 96, 128, 160, 288, 576}) {
             for (int64_t n_out : {1, 7, 33, 64, 130}) {
-                for (int64_t n_rows : {1, 2, 15, 17, 33, 64, 77}) {
+                for (int64_t n_rows : {1, 2, 3, 6, 8, 15, 17, 33, 64, 77}) {
                     const auto values = op_values((n_in / 32 + n_out + n_rows + seed) % OP_VALUES_COUNT);
                     cases.push_back(
                         {n_in, n_out, n_rows, values, (n_out + n_rows) % 3 != 0, n_rows % 5 ? 0 : 24, uint32_t(seed)}

@@ -73,6 +73,7 @@ def test_refused_side_file_without_strict_serves_exactly(make_llama, tmp_path):
         {"ridgefill_alpha": -0.1},
         {"ridgefill_alpha": True},
         {"ridgefill_alpha": "1"},
+        {"ridgefill_placement": "gpu"},
     ],
 )
 def test_bad_values_name_found_and_allowed(smollm2, bad):
@@ -155,5 +156,5 @@ def test_another_abi_is_an_import_error(monkeypatch):
     from ridgefill_cpp import _capi
 
     monkeypatch.setattr(_capi, "ABI", 99)
-    with pytest.raises(ImportError, match="found RidgeFill ABI 2, allowed 99"):
+    with pytest.raises(ImportError, match="found RidgeFill ABI 3, allowed 99"):
         _capi.check_abi(_capi._lib)

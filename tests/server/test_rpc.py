@@ -4,6 +4,7 @@ that dies takes its requests with it, not the program."""
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -68,7 +69,7 @@ def rpc_servers(program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 @pytest.fixture
 def mortal(program, tmp_path: Path) -> Iterator[RpcServers]:
-    """Servers that a test may kill."""
+    """Servers of its own for a test, which it may kill; each serves one program at a time."""
     servers = RpcServers(program("ggml-rpc-server"), tmp_path)
     yield servers
     servers.close()
@@ -99,6 +100,22 @@ def test_the_answer_is_that_of_one_process(spread: Server, one_process: Server, 
         times[mode] = time.perf_counter() - begin
     print(f"two rpc-servers, 1200 tokens: off / speed {times['off'] / times['speed']:.2f}", end=" ")
     print(f"off / quality {times['off'] / times['quality']:.2f}")
+
+
+def test_maps_in_host_memory_answer_alike(start, spread: Server, mortal: RpcServers, side_file: Path, prompt) -> None:
+    where = ("--ridgefill-placement", "host", "--rpc", mortal.places, "-ngl", 99)
+    host = start("--ridgefill", side_file, *where, *PLAN, *SLOTS)
+    on_device, on_host = re.findall(r"maps, 0 states, ([\d.]+) MiB \(and ([\d.]+) MiB in host memory\)", host.log)[0]
+    everything = float(re.findall(r"maps, 0 states, ([\d.]+) MiB, ", spread.log)[0])
+    assert float(on_device) < everything * 0.6  # two devices with 4 of their maps each, of 19
+    assert everything * 0.9 < float(on_host) <= everything
+    for k, mode in enumerate(("speed", "quality", "speed")):
+        ids = prompt(700, k)
+        here, there = spread.complete(ids, ridgefill=mode), host.complete(ids, ridgefill=mode)
+        assert there.fill == here.fill and there.fill["n_filled"] > 0
+        assert there.top == here.top, mode  # the same maps met the same rows
+    with pytest.raises(AssertionError, match=r"--ridgefill-placement.*allowed: device, host"):
+        start("--ridgefill", side_file, "--ridgefill-placement", "gpu")
 
 
 def post(server: Server, ids: list[int], mode: str, n_predict: int = 6) -> tuple[int, Any]:

@@ -19,7 +19,8 @@ llama_ridgefill_projector * load(const llama_model * model, const toy::file & f,
     toy::write(PATH, f.pack());
     char err[512] = "";
     log_text.clear();
-    llama_ridgefill_projector * p = llama_ridgefill_load(model, PATH.c_str(), err, sizeof(err));
+    llama_ridgefill_projector * p =
+        llama_ridgefill_load(model, PATH.c_str(), LLAMA_RIDGEFILL_PLACEMENT_DEVICE, err, sizeof(err));
     if (why) {
         *why = err;
     }
@@ -187,11 +188,36 @@ void test_refusals(const llama_model * model) {
     for (const size_t n : {0, 1, 5, 20}) {
         char err[32];
         memset(err, '#', sizeof(err));
-        CHECK(llama_ridgefill_load(model, PATH.c_str(), err, n) == nullptr);
+        CHECK(llama_ridgefill_load(model, PATH.c_str(), LLAMA_RIDGEFILL_PLACEMENT_DEVICE, err, n) == nullptr);
         CHECK(n == 0 ? err[0] == '#' : strlen(err) == n - 1 && err[n] == '#', "%zu", n);
     }
-    CHECK(llama_ridgefill_load(model, PATH.c_str(), nullptr, 0) == nullptr);
-    CHECK(llama_ridgefill_load(model, "", nullptr, 0) == nullptr);
+    CHECK(llama_ridgefill_load(model, PATH.c_str(), LLAMA_RIDGEFILL_PLACEMENT_DEVICE, nullptr, 0) == nullptr);
+    CHECK(llama_ridgefill_load(model, "", LLAMA_RIDGEFILL_PLACEMENT_DEVICE, nullptr, 0) == nullptr);
+}
+
+// What memory fitting counts, and the words of --ridgefill-placement; host memory on a device:
+// tests/server/test_rpc.py.
+void test_placement(const llama_model * model) {
+    for (const char * encoding : {"i8", "q8_0", "bf16"}) {
+        check::begin(std::string("placement, ") + encoding);
+        llama_ridgefill_projector * p = load(model, toy::good(encoding, DIMS));
+        const size_t size = llama_ridgefill_size(p);
+        const size_t counted = llama_ridgefill_file_size(PATH.c_str(), LLAMA_RIDGEFILL_PLACEMENT_DEVICE);
+        CHECK(counted > size * 9 / 10 && counted < size * 12 / 10, "%zu of %zu", counted, size);
+        // two maps: no more than there are slots
+        CHECK(llama_ridgefill_file_size(PATH.c_str(), LLAMA_RIDGEFILL_PLACEMENT_HOST) == counted);
+        llama_ridgefill_free(p);
+
+        // the layers are on the CPU, whose memory is the host's
+        char err[512];
+        p = llama_ridgefill_load(model, PATH.c_str(), LLAMA_RIDGEFILL_PLACEMENT_HOST, err, sizeof(err));
+        CHECK(p && llama_ridgefill_host_size(p) == 0 && llama_ridgefill_size(p) == size);
+        llama_ridgefill_free(p);
+    }
+    CHECK(llama_ridgefill_file_size("absent", LLAMA_RIDGEFILL_PLACEMENT_DEVICE) == 0);
+    llama_ridgefill_placement placement = LLAMA_RIDGEFILL_PLACEMENT_HOST;
+    CHECK(!llama_ridgefill_placement_parse("gpu", &placement) && placement == LLAMA_RIDGEFILL_PLACEMENT_HOST);
+    CHECK(llama_ridgefill_placement_parse("device", &placement) && placement == LLAMA_RIDGEFILL_PLACEMENT_DEVICE);
 }
 
 // States of a model whose value heads llama.cpp keeps tiled: grouped ones are put in order, tiled ones stay.
@@ -303,6 +329,7 @@ int main() {
         test_properties(model.get());
         test_fingerprints(model.get());
         test_refusals(model.get());
+        test_placement(model.get());
         test_serves(model.get());
         test_states(core::make_tiny_hybrid().get());
     }
