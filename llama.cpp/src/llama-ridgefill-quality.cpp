@@ -21,8 +21,8 @@ static constexpr size_t KEEP_BUDGET = 1024ull * 1024 * 1024;
 // Where the late part runs in order, filled and exact rows take turns in ubatches of at least so many rows.
 static constexpr llama_pos SEGMENT = 64;
 
-// Rows chosen singly make shorter ones; below this mean an exact prompt is faster (measured: 7 rows took four times as
-// long, 64 saved time).
+// Rows chosen singly make shorter ones, and those take longer than an exact prompt: 1.5 times with 10 rows on average,
+// 3 times with 4, where 64 save time (docs/results/hybrid-tiny.csv).
 static constexpr size_t MEAN_RUN = 32;
 
 size_t ridgefill_prompt_quality::n_bulk() const {
