@@ -366,8 +366,9 @@ uint32_t llama_ridgefill_context::n_extra_nodes() const {
     if (!projector) {
         return 0;
     }
-    return (uint32_t) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)
-                       + RIDGEFILL_DECAY_MAX_NODES * projector->states.size())
+    return (uint32_t
+           ) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)
+              + RIDGEFILL_DECAY_MAX_NODES * projector->states.size())
            + RIDGEFILL_SCORE_MAX_NODES;
 }
 

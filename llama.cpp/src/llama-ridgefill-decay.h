@@ -22,7 +22,8 @@ struct ridgefill_shares {
     std::map<int32_t, std::vector<float>> heads = {};
 };
 
-// By layer, F32 [2, n_head]: what a weight of 1 before the ubatch is behind it, and the weight of the ubatch's own rows.
+// By layer, F32 [2, n_head]: what a weight of 1 before the ubatch is behind it, and the weight of the ubatch's own
+// rows.
 using ridgefill_decay_nodes = std::map<int32_t, ggml_tensor *>;
 
 // Adds the nodes to a graph of one sequence. A layer without one gate per head and row has none.

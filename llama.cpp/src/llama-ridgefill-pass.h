@@ -51,11 +51,11 @@ struct ridgefill_task {
     kind what = NONE;
     int32_t split = 0;
     llama_ridgefill_target target = LLAMA_RIDGEFILL_TARGET_LAYER_INPUT;
-    const ridgefill_maps * maps = nullptr;         // FILL, KEEP, LATE
-    const ridgefill_inputs * inputs = nullptr;     // EARLY, RESUME, LATE
-    const std::vector<int32_t> * layers = nullptr; // CAPTURE: -1 or a layer
+    const ridgefill_maps * maps = nullptr;          // FILL, KEEP, LATE
+    const ridgefill_inputs * inputs = nullptr;      // EARLY, RESUME, LATE
+    const std::vector<int32_t> * layers = nullptr;  // CAPTURE: -1 or a layer
     const ridgefill_corrections * states = nullptr; // RESUME, LATE: layers whose gates are added up
-    struct ridgefill_outcome * outcome = nullptr;  // written by the pass, owned by the context
+    struct ridgefill_outcome * outcome = nullptr;   // written by the pass, owned by the context
 
     bool operator==(const ridgefill_task & o) const {
         return what == o.what && split == o.split && target == o.target && maps == o.maps && layers == o.layers

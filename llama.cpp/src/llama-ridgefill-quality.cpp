@@ -117,7 +117,8 @@ void llama_ridgefill_context::warn_of_runs(const ridgefill_prompt_quality & q) {
     if (n_runs > most && !warned_of_runs) {
         warned_of_runs = true;
         LLAMA_LOG_WARN(
-            "%s: found %zu runs of filled and exact rows, each a ubatch of its own here, advised at most %zu: more take "
+            "%s: found %zu runs of filled and exact rows, each a ubatch of its own here, advised at most %zu: more "
+            "take "
             "longer than an exact prompt\nhint: select attention, or mode speed\n",
             __func__, n_runs, most
         );
