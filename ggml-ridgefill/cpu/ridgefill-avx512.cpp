@@ -44,6 +44,7 @@ RIDGEFILL_AVX512 void pack(const int8_t * codes, size_t stride, int n_out, int n
     for (int o = 0; o < n_out; o++) {
         for (int i = 0; i < GROUP; i += 64) {
             const __mmask64 mask = n - i >= 64 ? ~0ull : n > i ? (1ull << (n - i)) - 1 : 0;
+            _mm_prefetch((const char *) codes + (o + 16) * stride + i, _MM_HINT_T0); // see ridgefill-few-avx512.cpp
             const __m512i c = _mm512_maskz_loadu_epi8(mask, codes + o * stride + i);
             _mm512_store_si512(to + o * GROUP + i, _mm512_xor_si512(c, flip));
         }
