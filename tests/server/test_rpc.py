@@ -104,7 +104,7 @@ def test_the_answer_is_that_of_one_process(spread: Server, one_process: Server, 
 
 def test_maps_in_host_memory_answer_alike(start, spread: Server, mortal: RpcServers, side_file: Path, prompt) -> None:
     where = ("--ridgefill-placement", "host", "--rpc", mortal.places, "-ngl", 99)
-    host = start("--ridgefill", side_file, *where, *PLAN, *SLOTS)
+    host = start("--ridgefill", side_file, *where, *PLAN, *SLOTS, *SAME_ROWS)
     on_device, on_host = re.findall(r"maps, 0 states, ([\d.]+) MiB \(and ([\d.]+) MiB in host memory\)", host.log)[0]
     everything = float(re.findall(r"maps, 0 states, ([\d.]+) MiB, ", spread.log)[0])
     assert float(on_device) < everything * 0.6  # two devices with 4 of their maps each, of 19
