@@ -17,7 +17,7 @@ import pytest
 from http_server import HEAD, PLAN, SLOTS, TAIL, Server
 
 N = 300
-SHAPE = 0.5  # an rpc-server multiplies without repacked weights, so its sums round in another order
+NEAR = 0.05  # equal bits here; threads may split a sum in other places elsewhere
 # rows chosen by attention can differ by a near tie; what an answer depends on here must not
 SAME_ROWS = ("--ridgefill-select", "random")
 
@@ -82,7 +82,10 @@ def spread(start, rpc_servers: RpcServers, side_file: Path) -> Server:
 
 @pytest.fixture(scope="module")
 def one_process(start, side_file: Path) -> Server:
-    return start("--ridgefill", side_file, *PLAN, *SLOTS, *SAME_ROWS)
+    """As an rpc-server computes: maps as Q8_0 (the op rounds x in other groups), weights not repacked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GGML_RIDGEFILL_DISABLE", "1")
+        return start("--ridgefill", side_file, "--no-repack", *PLAN, *SLOTS, *SAME_ROWS)
 
 
 def test_the_answer_is_that_of_one_process(spread: Server, one_process: Server, prompt) -> None:
@@ -93,7 +96,7 @@ def test_the_answer_is_that_of_one_process(spread: Server, one_process: Server, 
         here, there = one_process.complete(ids, ridgefill=mode), spread.complete(ids, ridgefill=mode)
         assert there.fill == here.fill
         assert there.fill["n_exact"] >= TAIL + HEAD
-        assert there.distance(here) <= SHAPE, mode
+        assert there.distance(here) <= NEAR, mode
         long = prompt(1200, 10 + len(times))
         begin = time.perf_counter()
         spread.complete(long, ridgefill=mode)
