@@ -35,6 +35,18 @@ struct row {
 using step = std::vector<row>; // one llama_decode, one ubatch unless said otherwise
 using steps = std::vector<step>;
 
+inline void init_with_warnings() {
+    llama_log_set(
+        [](ggml_log_level level, const char * text, void *) {
+            if (level >= GGML_LOG_LEVEL_WARN) {
+                fputs(text, stderr);
+            }
+        },
+        nullptr
+    );
+    llama_backend_init();
+}
+
 struct setup {
     std::string name;
     llama_flash_attn_type flash = LLAMA_FLASH_ATTN_TYPE_AUTO;

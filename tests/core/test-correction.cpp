@@ -370,15 +370,7 @@ void test_rules(bench & b) {
 } // namespace
 
 int main() {
-    llama_log_set(
-        [](ggml_log_level level, const char * text, void *) {
-            if (level >= GGML_LOG_LEVEL_WARN) {
-                fputs(text, stderr);
-            }
-        },
-        nullptr
-    );
-    llama_backend_init();
+    init_with_warnings();
     bench b;
     if (!CHECK(b.model != nullptr)) {
         return check::finish();

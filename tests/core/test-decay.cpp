@@ -191,15 +191,7 @@ void test_add(fixture & f) {
 } // namespace
 
 int main() {
-    llama_log_set(
-        [](ggml_log_level level, const char * text, void *) {
-            if (level >= GGML_LOG_LEVEL_WARN) {
-                fputs(text, stderr);
-            }
-        },
-        nullptr
-    );
-    llama_backend_init();
+    init_with_warnings();
     fixture f;
     test_shares(f);
     test_bounds(f);
