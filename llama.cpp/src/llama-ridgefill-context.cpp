@@ -311,10 +311,7 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
     }
 
     if (what == ridgefill_task::RESUME || what == ridgefill_task::LATE) {
-        if (!outcome.decay.empty()) {
-            ggml_backend_sched_synchronize(sched);
-            add_decay(ubatch, what == ridgefill_task::LATE);
-        }
+        add_decay(ubatch, sched, what == ridgefill_task::LATE);
         return; // these rows were counted when they ran their first half
     }
     const bool keeps = what == ridgefill_task::KEEP || what == ridgefill_task::EARLY || what == ridgefill_task::HOLD;
@@ -366,10 +363,9 @@ uint32_t llama_ridgefill_context::n_extra_nodes() const {
     if (!projector) {
         return 0;
     }
-    return (uint32_t
-           ) (ridgefill_map::max_nodes * (projector->maps.maps.size() + 1)
-              + RIDGEFILL_DECAY_MAX_NODES * projector->states.size())
-           + RIDGEFILL_SCORE_MAX_NODES;
+    const size_t n_maps = ridgefill_map::max_nodes * (projector->maps.maps.size() + 1);
+    const size_t n_decay = RIDGEFILL_DECAY_MAX_NODES * projector->states.size();
+    return (uint32_t) (n_maps + n_decay + RIDGEFILL_SCORE_MAX_NODES);
 }
 
 void llama_ridgefill_context::capture_reset() {

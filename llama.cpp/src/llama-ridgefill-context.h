@@ -136,7 +136,8 @@ struct llama_ridgefill_context : ridgefill_inputs {
     bool has_conflict(const llama_batch & batch, const std::vector<uint8_t> & classes) const;
     void keep_rows(const llama_ubatch & ubatch);
     bool warned_of_runs = false;
-    void add_decay(const llama_ubatch & ubatch, bool filled); // its gates, from the graph that ran last
+    // the gates of its rows, from the graph that ran last
+    void add_decay(const llama_ubatch & ubatch, ggml_backend_sched_t sched, bool filled);
     void add_scores(const llama_ubatch & ubatch); // the attention of its queries, from the graph that ran last
 };
 

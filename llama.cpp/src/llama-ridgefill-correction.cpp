@@ -136,9 +136,11 @@ bool ridgefill_correction_add(
         ggml_backend_tensor_get(s, state.data(), row * s->nb[1], s->nb[1]);
         const std::vector<float> heads = shares_of(share, il);
         const size_t size = c.size() / heads.size();
-        for (size_t i = 0; i < c.size(); ++i) {
-            const float factor = scale * heads[i / size];
-            state[i] = factor == 0.0f ? state[i] : state[i] + factor * c[i];
+        for (size_t h = 0; h < heads.size(); ++h) {
+            const float factor = scale * heads[h];
+            for (size_t i = h * size; factor != 0.0f && i < (h + 1) * size; ++i) {
+                state[i] += factor * c[i];
+            }
         }
         ggml_backend_tensor_set(s, state.data(), row * s->nb[1], s->nb[1]);
     }

@@ -34,13 +34,12 @@ size_t ridgefill_prompt_quality::n_bulk() const {
 }
 
 size_t ridgefill_prompt_quality::n_runs() const {
-    size_t n = 0;
-    for (size_t i = 0, was = 2; i < n_bulk(); ++i) {
-        const size_t is = is_chosen(rows.pos_at(i));
-        n += is != was;
-        was = is;
+    const size_t n = n_bulk();
+    size_t n_runs = n > 0;
+    for (size_t i = 1; i < n; ++i) {
+        n_runs += is_chosen(rows.pos_at(i)) != is_chosen(rows.pos_at(i - 1));
     }
-    return n;
+    return n_runs;
 }
 
 ridgefill_shares ridgefill_prompt_quality::filled_shares() const {
@@ -113,14 +112,16 @@ ridgefill_prompt_quality * llama_ridgefill_context::quality_of(llama_seq_id seq)
 }
 
 void llama_ridgefill_context::warn_of_runs(const ridgefill_prompt_quality & q) {
+    if (warned_of_runs) {
+        return;
+    }
     const size_t n_runs = q.n_runs(), most = q.n_bulk() / MEAN_RUN;
-    if (n_runs > most && !warned_of_runs) {
+    if (n_runs > most) {
         warned_of_runs = true;
         LLAMA_LOG_WARN(
-            "%s: found %zu runs of filled and exact rows, each a ubatch of its own here, advised at most %zu: more "
-            "take "
-            "longer than an exact prompt\nhint: select attention, or mode speed\n",
-            __func__, n_runs, most
+            "%s: found %zu runs of filled and exact rows, each a ubatch of its own here, advised at most %zu\n"
+            "%s: hint: this takes longer than an exact prompt; select attention, or mode speed\n",
+            __func__, n_runs, most, __func__
         );
     }
 }
@@ -195,11 +196,12 @@ void llama_ridgefill_context::end_quality(llama_seq_id seq) {
     seqs.at(seq).unfinished = -1;
 }
 
-void llama_ridgefill_context::add_decay(const llama_ubatch & ubatch, bool filled) {
+void llama_ridgefill_context::add_decay(const llama_ubatch & ubatch, ggml_backend_sched_t sched, bool filled) {
     ridgefill_prompt_quality * q = quality_of(ubatch.seq_id[0][0]);
-    if (!q || ubatch.pos[0] >= q->bulk_end) {
-        return;
+    if (outcome.decay.empty() || !q || ubatch.pos[0] >= q->bulk_end) {
+        return; // the tail's rows are not waited for
     }
+    ggml_backend_sched_synchronize(sched);
     std::vector<float> data;
     for (const auto & [il, t] : outcome.decay) {
         data.resize((size_t) ggml_nelements(t));
