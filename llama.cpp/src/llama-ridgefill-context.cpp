@@ -127,7 +127,7 @@ llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams
         const llama_pos pos = batch.pos[i];
         ridgefill_prompt_quality * quality = it->second.quality.get();
         if (now == SECOND_HALF && quality && quality->rows.has(pos)) {
-            res[i] = recurrent && pos < quality->bulk_end && !quality->is_chosen(pos) ? LATE : RESUME;
+            res[i] = recurrent && pos < quality->bulk_end ? LATE : RESUME;
             any = true;
             continue;
         }
@@ -201,6 +201,10 @@ bool llama_ridgefill_context::has_conflict(const llama_batch & batch, const std:
     return false;
 }
 
+static bool is_second_half(ridgefill_task::kind what) {
+    return what == ridgefill_task::RESUME || what == ridgefill_task::LATE || what == ridgefill_task::MIXED;
+}
+
 ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const {
     ridgefill_task res;
     res.outcome = &outcome;
@@ -224,9 +228,19 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
     static constexpr ridgefill_task::kind KIND_OF[] = {
         ridgefill_task::NONE,  ridgefill_task::FILL,   ridgefill_task::PLUMB, ridgefill_task::KEEP,
         ridgefill_task::EARLY, ridgefill_task::RESUME, ridgefill_task::HOLD,  ridgefill_task::LATE,
+        ridgefill_task::MIXED,
     };
     res.what = KIND_OF[cls];
-    if (!projector->states.empty() && (res.what == ridgefill_task::RESUME || res.what == ridgefill_task::LATE)) {
+    if (cls == MIXED) { // all rows but one of each sequence is the most
+        res.n_exact = ubatch.n_tokens - ubatch.n_seqs;
+    } else if (cls == LATE && reserving == EXACT) {
+        res.n_exact = (int64_t) exact_rows(ubatch).size();
+        res.what = res.n_exact == 0                 ? ridgefill_task::LATE
+                   : res.n_exact == ubatch.n_tokens ? ridgefill_task::RESUME
+                                                    : ridgefill_task::MIXED;
+    }
+    res.model = projector->model;
+    if (!projector->states.empty() && is_second_half(res.what)) {
         res.states = &projector->states;
     }
     return res;
@@ -244,7 +258,7 @@ void llama_ridgefill_context::prepare(
         return;
     }
     const ridgefill_task::kind what = task(ubatch).what;
-    if (what == ridgefill_task::LATE) {
+    if (what == ridgefill_task::LATE || what == ridgefill_task::MIXED) {
         return; // its first half has taken the correction off
     }
     const bool fill = is_fill(what);
@@ -310,8 +324,9 @@ void llama_ridgefill_context::commit(const llama_ubatch & ubatch, ggml_backend_s
         return;
     }
 
-    if (what == ridgefill_task::RESUME || what == ridgefill_task::LATE) {
-        add_decay(ubatch, sched, what == ridgefill_task::LATE);
+    if (is_second_half(what)) {
+        uncut = uncut || !outcome.applied;
+        add_decay(ubatch, sched);
         return; // these rows were counted when they ran their first half
     }
     const bool keeps = what == ridgefill_task::KEEP || what == ridgefill_task::EARLY || what == ridgefill_task::HOLD;

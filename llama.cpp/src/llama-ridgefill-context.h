@@ -47,8 +47,9 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // ---- hooks of llama_context ----
 
     // The class of each row of a batch (empty: all exact). A ubatch holds rows of one class. plain: no adapter is
-    // active. EARLY and RESUME: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
-    enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2, KEEP = 3, EARLY = 4, RESUME = 5, HOLD = 6, LATE = 7 };
+    // active. EARLY, RESUME, HOLD, LATE: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
+    // MIXED: reserved for only; a LATE ubatch becomes it when some of its rows were selected.
+    enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2, KEEP = 3, EARLY = 4, RESUME = 5, HOLD = 6, LATE = 7, MIXED = 8 };
     std::vector<uint8_t> classify(const llama_batch & batch, const llama_cparams & cparams, bool plain);
 
     // What the pass shall do to the graph of this ubatch.
@@ -78,13 +79,11 @@ struct llama_ridgefill_context : ridgefill_inputs {
     half now = WHOLE;
     bool deferred = false; // the batch has such rows
     bool conflict = false; // or rows that must not run now
+    bool uncut = false;    // a second half ran as a whole graph: the pass declined it, though not when memory was reserved
 
     void find_caches(llama_memory_i * memory);
 
     ridgefill_prompt_quality * quality_of(llama_seq_id seq); // nullptr: none under way
-
-    // Late layers run its rows in so many pieces that it does not pay: says so once.
-    void warn_of_runs(const ridgefill_prompt_quality & q);
 
     // one row or more was selected: moves it from the filled to the exact ones
     void count_selected(llama_seq_id seq, int32_t n);
@@ -92,6 +91,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // ridgefill_inputs
     void source_rows(const llama_ubatch & ubatch, int64_t width, float * out) const override;
     void query_weights(const llama_ubatch & ubatch, float * out) const override;
+    std::vector<int32_t> exact_rows(const llama_ubatch & ubatch) const override;
 
     // A decode in parts that fails leaves the prompt as it was before it.
     struct snapshot;
@@ -135,9 +135,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     start_quality(const llama_ridgefill_plan & plan, llama_pos end, const llama_ridgefill_params & params) const;
     bool has_conflict(const llama_batch & batch, const std::vector<uint8_t> & classes) const;
     void keep_rows(const llama_ubatch & ubatch);
-    bool warned_of_runs = false;
-    // the gates of its rows, from the graph that ran last
-    void add_decay(const llama_ubatch & ubatch, ggml_backend_sched_t sched, bool filled);
+    void add_decay(const llama_ubatch & ubatch, ggml_backend_sched_t sched); // its gates, from the graph that ran last
     void add_scores(const llama_ubatch & ubatch); // the attention of its queries, from the graph that ran last
 };
 

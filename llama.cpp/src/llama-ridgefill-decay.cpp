@@ -26,7 +26,8 @@ ggml_tensor * find_gate(llm_graph_result & res, int32_t il) {
 
 } // namespace
 
-ridgefill_decay_nodes ridgefill_build_decay(llm_graph_result & res, const std::vector<int32_t> & layers) {
+ridgefill_decay_nodes
+ridgefill_build_decay(llm_graph_result & res, const std::vector<int32_t> & layers, ggml_tensor * filled) {
     ridgefill_decay_nodes out;
     ggml_context * ctx = res.get_ctx();
     for (const int32_t il : layers) {
@@ -37,8 +38,11 @@ ridgefill_decay_nodes ridgefill_build_decay(llm_graph_result & res, const std::v
         g = ggml_cont(ctx, ggml_transpose(ctx, ggml_reshape_2d(ctx, g, g->ne[1], g->ne[2]))); // [n_rows, n_head]
         ggml_tensor * total = ggml_sum_rows(ctx, g);
         ggml_tensor * after = ggml_neg(ctx, ggml_sub(ctx, ggml_cumsum(ctx, g), total)); // the rows behind each row
-        ggml_tensor * own = ggml_sum_rows(ctx, ggml_exp(ctx, after));
-        ggml_tensor * sums = ggml_concat(ctx, ggml_exp(ctx, total), own, 0);
+        ggml_tensor * own = ggml_exp(ctx, after);
+        ggml_tensor * sums = ggml_concat(ctx, ggml_exp(ctx, total), ggml_sum_rows(ctx, own), 0);
+        if (filled) {
+            sums = ggml_concat(ctx, sums, ggml_sum_rows(ctx, ggml_mul(ctx, own, filled)), 0);
+        }
         ggml_format_name(sums, "ridgefill-decay-%d", il);
         ggml_set_output(sums);
         ggml_build_forward_expand(res.get_gf(), sums);
@@ -47,13 +51,14 @@ ridgefill_decay_nodes ridgefill_build_decay(llm_graph_result & res, const std::v
     return out;
 }
 
-void ridgefill_decay::add(int32_t il, const float * sums, size_t n_head, bool filled) {
+void ridgefill_decay::add(int32_t il, const float * sums, size_t n_sums, size_t n_head) {
     std::vector<head> & heads = layers[il];
     heads.resize(n_head);
     for (size_t h = 0; h < n_head; ++h) {
-        const double kept = sums[2 * h], own = sums[2 * h + 1];
-        heads[h].all = kept * heads[h].all + own;
-        heads[h].filled = kept * heads[h].filled + (filled ? own : 0.0);
+        const float * of_head = sums + n_sums * h;
+        const double kept = of_head[0];
+        heads[h].all = kept * heads[h].all + of_head[1];
+        heads[h].filled = kept * heads[h].filled + (n_sums > 2 ? of_head[2] : 0.0);
     }
 }
 

@@ -22,20 +22,22 @@ struct ridgefill_shares {
     std::map<int32_t, std::vector<float>> heads = {};
 };
 
-// By layer, F32 [2, n_head]: what a weight of 1 before the ubatch is behind it, and the weight of the ubatch's own
-// rows.
+// By layer, F32 [2 or 3, n_head]: what a weight of 1 before the ubatch is behind it, the weight of the ubatch's own
+// rows, and that of the filled ones among them.
 using ridgefill_decay_nodes = std::map<int32_t, ggml_tensor *>;
 
-// Adds the nodes to a graph of one sequence. A layer without one gate per head and row has none.
-ridgefill_decay_nodes ridgefill_build_decay(llm_graph_result & res, const std::vector<int32_t> & layers);
+// Adds the nodes to a graph of one sequence. A layer without one gate per head and row has none. filled: F32 [n_rows],
+// 1 for filled rows; nullptr: there are none.
+ridgefill_decay_nodes
+ridgefill_build_decay(llm_graph_result & res, const std::vector<int32_t> & layers, ggml_tensor * filled);
 
 // Nodes that it may add per layer.
-constexpr int RIDGEFILL_DECAY_MAX_NODES = 12;
+constexpr int RIDGEFILL_DECAY_MAX_NODES = 15;
 
 class ridgefill_decay {
   public:
-    // A ubatch of rows of one kind. sums: [n_head][2], as the nodes give them.
-    void add(int32_t il, const float * sums, size_t n_head, bool filled);
+    // A ubatch. sums: [n_head][n_sums], as the nodes give them.
+    void add(int32_t il, const float * sums, size_t n_sums, size_t n_head);
 
     // rest: for layers that were never added
     ridgefill_shares shares(float rest) const;

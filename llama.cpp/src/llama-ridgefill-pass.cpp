@@ -1,7 +1,10 @@
 #include "llama-ridgefill-pass.h"
 
+#include "llama-ridgefill-inputs.h"
+#include "llama-ridgefill-mixed.h"
 #include "llama-ridgefill-projector.h"
 #include "llama-ridgefill-rewrite.h"
+#include "llama-ridgefill-targets.h"
 
 #include "llama-graph.h"
 #include "llama-impl.h"
@@ -13,106 +16,10 @@
 
 namespace {
 
-std::string layer_name(const char * base, int32_t il) {
-    return std::string(base) + "-" + std::to_string(il);
-}
-
-// Names may repeat: the first norm of a layer is the first of its name, a layer's output the last.
-ggml_tensor * find_node(ggml_cgraph * gf, const std::string & name, bool first) {
-    ggml_tensor * res = nullptr;
-    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-        ggml_tensor * t = ggml_graph_node(gf, i);
-        if (name == t->name) {
-            res = t;
-            if (first) {
-                break;
-            }
-        }
-    }
-    return res;
-}
-
-// What architectures call the stream entering layer il, the usual name first: the output of layer il - 1, or a name of
-// il.
-const struct {
-    const char * base;
-    int32_t shift;
-} STREAMS[] = {
-    {"l_out", -1},
-    {"l_last", -1},       // deepseek4
-    {"ffn_residual", -1}, // plamo2
-    {"attn_norm_in", 0},  // step35 renames it
-};
-
-// What they call the input of a layer's projections.
-const char * const BLOCKS[] = {
-    "hc_mixed",    // hyper-connections read several streams into one
-    "attn_norm_2", // falcon 40b: attn_norm is the FFN's
-    "attn_norm",
-    "model.layers.{}.operator_norm", // lfm2
-};
-
-// The stream entering layer il: where the architecture says so, else by name.
-ggml_tensor * find_stream(llm_graph_result & res, int32_t il) {
-    ggml_tensor * t = res.get_layer_inp(il);
-    if (t && layer_name("layer_inp", il) != t->name) { // that name: a side tap for drafters (deepseek4), not the stream
-        return t;
-    }
-    for (const auto & s : STREAMS) {
-        if (ggml_tensor * out = find_node(res.get_gf(), layer_name(s.base, il + s.shift), false)) {
-            return out;
-        }
-    }
-    return nullptr;
-}
-
-// One row per token, rows contiguous and last. Some architectures keep the tokens in the middle (gemma3n), and a tensor
-// of as many numbers would be read wrongly.
-bool has_rows(const ggml_tensor * t, int64_t width, int64_t n_rows) {
-    if (t->type != GGML_TYPE_F32 || !ggml_is_contiguous(t) || ggml_nelements(t) != width * n_rows) {
-        return false;
-    }
-    int64_t below = 1;
-    for (int d = 0; d < GGML_MAX_DIMS && below < width; ++d) {
-        below *= t->ne[d];
-    }
-    return below == width;
-}
-
 bool is_late_ffn(const ggml_tensor * t, int32_t split) {
     const char * dash = strrchr(t->name, '-');
     return dash && strstr(t->name, "ffn_") && atoi(dash + 1) >= split;
 }
-
-// Sets an input tensor of a cut graph before each run.
-class ridgefill_input : public llm_graph_input_i {
-  public:
-    enum kind { ROWS, WEIGHTS };
-
-    ridgefill_input(const ridgefill_inputs * from, ggml_tensor * t, kind what) : from(from), t(t), what(what) {}
-
-    void set_input(const llama_ubatch * ubatch) override {
-        const int64_t n_rows = ubatch->n_tokens;
-        std::vector<float> data((size_t) (what == ROWS ? ggml_nelements(t) : t->ne[0] * n_rows));
-        if (what == ROWS) {
-            from->source_rows(*ubatch, ggml_nelements(t) / n_rows, data.data());
-            ggml_backend_tensor_set(t, data.data(), 0, ggml_nbytes(t));
-            return;
-        }
-        from->query_weights(*ubatch, data.data());
-        for (int64_t h = 0; h < t->ne[2]; ++h) { // every head weighs alike
-            ggml_backend_tensor_set(t, data.data(), (size_t) h * t->nb[2], data.size() * sizeof(float));
-        }
-    }
-
-    // the number of rows, all that matters here, is part of what a graph is reused by
-    bool can_reuse(const llm_graph_params &) override { return true; }
-
-  private:
-    const ridgefill_inputs * from;
-    ggml_tensor * t;
-    kind what;
-};
 
 void add_input(const ridgefill_task & task, llm_graph_result & res, ggml_tensor * t, ridgefill_input::kind what) {
     ggml_build_forward_expand(res.get_gf(), t); // allocated even when nothing reads it
@@ -211,7 +118,7 @@ checked_source(const ridgefill_task & task, llm_graph_result & res, int64_t n_ro
         fail(out, "no stream entering layer " + std::to_string(task.split));
         return nullptr;
     }
-    if (!has_rows(source, task.maps->n_in, n_rows)) {
+    if (!ridgefill_has_rows(source, task.maps->n_in, n_rows)) {
         fail(out, std::string(source->name) + " is not F32 [" + std::to_string(task.maps->n_in) + ", n_rows]");
         return nullptr;
     }
@@ -231,7 +138,7 @@ bool redirect_targets(
         if (!target) {
             return fail(out, "no target of layer " + std::to_string(map.il));
         }
-        if (!has_rows(target, task.maps->n_out, n_rows)) {
+        if (!ridgefill_has_rows(target, task.maps->n_out, n_rows)) {
             return fail(
                 out, std::string(target->name) + " is not F32 [" + std::to_string(task.maps->n_out) + ", n_rows]"
             );
@@ -303,29 +210,40 @@ std::vector<ggml_tensor *> outputs_of(const llm_graph_result & res) {
     return all;
 }
 
+// Adds up the gates of the layers whose states are corrected.
+void add_decay(const ridgefill_task & task, llm_graph_result & res, ggml_tensor * filled, ridgefill_outcome & out) {
+    std::vector<int32_t> layers;
+    for (const auto & [il, constant] : *task.states) {
+        layers.push_back(il);
+    }
+    out.decay = ridgefill_build_decay(res, layers, filled);
+}
+
 bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_outcome & out) {
     const ridgefill_task & task = params.ridgefill;
     const int64_t n_rows = params.ubatch.n_tokens;
-    const bool maps = task.what == ridgefill_task::LATE;
+    const bool maps = task.what != ridgefill_task::RESUME;
     ggml_tensor * source = checked_source(task, res, n_rows, out);
     if (!source) {
         return false;
     }
-    ggml_tensor * rows = ggml_new_tensor(res.get_ctx(), source->type, GGML_MAX_DIMS, source->ne);
-    ggml_set_name(rows, "ridgefill-rows");
-    ggml_set_input(rows);
+    ggml_tensor * rows = ridgefill_new_input(res.get_ctx(), source, "ridgefill-rows");
 
-    std::vector<ridgefill_redirect> redirects = {{source, rows}};
+    std::vector<ridgefill_redirect> redirects;
     if (maps && !redirect_targets(task, res, rows, n_rows, redirects, out)) {
         return false;
     }
+    std::unique_ptr<llm_graph_input_i> some;
+    if (task.what == ridgefill_task::MIXED && !(some = ridgefill_mix(params, res, source, redirects, out.reason))) {
+        return false;
+    }
+    redirects.push_back({source, rows});
+
     auto keep = maps ? std::vector<ggml_tensor *>() : outputs_of(res);
+    ggml_tensor * filled = nullptr;
     if (task.states) {
-        std::vector<int32_t> layers;
-        for (const auto & [il, constant] : *task.states) {
-            layers.push_back(il);
-        }
-        out.decay = ridgefill_build_decay(res, layers);
+        filled = maps ? ggml_new_tensor_1d(res.get_ctx(), GGML_TYPE_F32, n_rows) : nullptr;
+        add_decay(task, res, filled, out);
         for (const auto & [il, sums] : out.decay) {
             keep.push_back(sums);
         }
@@ -334,6 +252,13 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
         return false;
     }
     add_input(task, res, rows, ridgefill_input::ROWS);
+    if (filled) {
+        ggml_set_input(filled);
+        add_input(task, res, filled, ridgefill_input::FILLED);
+    }
+    if (some) {
+        res.add_input(std::move(some));
+    }
     if (maps) {
         drop_late(params, res);
     }
@@ -351,7 +276,7 @@ bool capture(const llm_graph_params & params, llm_graph_result & res, ridgefill_
             );
         }
         const int64_t n_rows = params.ubatch.n_tokens;
-        if (!has_rows(t, ggml_nelements(t) / n_rows, n_rows)) {
+        if (!ridgefill_has_rows(t, ggml_nelements(t) / n_rows, n_rows)) {
             return fail(out, std::string(t->name) + " is not F32 [width, n_rows]");
         }
         ggml_set_output(t);
@@ -361,22 +286,6 @@ bool capture(const llm_graph_params & params, llm_graph_result & res, ridgefill_
 }
 
 } // namespace
-
-ggml_tensor * ridgefill_find_source(llm_graph_result & res, int32_t split) {
-    return find_stream(res, split);
-}
-
-ggml_tensor * ridgefill_find_target(llm_graph_result & res, llama_ridgefill_target target, int32_t il) {
-    if (target == LLAMA_RIDGEFILL_TARGET_LAYER_INPUT) {
-        return find_stream(res, il);
-    }
-    for (const char * base : BLOCKS) {
-        if (ggml_tensor * t = find_node(res.get_gf(), layer_name(base, il), true)) {
-            return t;
-        }
-    }
-    return nullptr;
-}
 
 void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & res) {
     const ridgefill_task & task = params.ridgefill;
@@ -401,6 +310,7 @@ void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & r
         out.applied = early(params, res, out);
         break;
     case ridgefill_task::LATE:
+    case ridgefill_task::MIXED:
     case ridgefill_task::RESUME:
         out.applied = resume(params, res, out);
         break;

@@ -18,13 +18,6 @@
 // exact.
 static constexpr size_t KEEP_BUDGET = 1024ull * 1024 * 1024;
 
-// Where the late part runs in order, filled and exact rows take turns in ubatches of at least so many rows.
-static constexpr llama_pos SEGMENT = 64;
-
-// Rows chosen singly make shorter ones, and those take longer than an exact prompt: 1.5 times with 10 rows on average,
-// 3 times with 4, where 64 save time (docs/results/hybrid-tiny.csv).
-static constexpr size_t MEAN_RUN = 32;
-
 size_t ridgefill_prompt_quality::n_bulk() const {
     size_t n = rows.size(); // the tail is short and comes last
     while (n > 0 && rows.pos_at(n - 1) >= bulk_end) {
@@ -33,21 +26,12 @@ size_t ridgefill_prompt_quality::n_bulk() const {
     return n;
 }
 
-size_t ridgefill_prompt_quality::n_runs() const {
-    const size_t n = n_bulk();
-    size_t n_runs = n > 0;
-    for (size_t i = 1; i < n; ++i) {
-        n_runs += is_chosen(rows.pos_at(i)) != is_chosen(rows.pos_at(i - 1));
-    }
-    return n_runs;
-}
-
 ridgefill_shares ridgefill_prompt_quality::filled_shares() const {
     const size_t n = n_bulk();
     return decay.shares(n > 0 ? (float) (n - chosen.size()) / (float) n : 1.0f);
 }
 
-void ridgefill_prompt_quality::choose(const std::vector<float> * table, llama_pos block) {
+void ridgefill_prompt_quality::choose(const std::vector<float> * table) {
     const size_t n = n_bulk();
     std::vector<llama_pos> pos(n);
     std::vector<llama_token> token(n);
@@ -56,7 +40,7 @@ void ridgefill_prompt_quality::choose(const std::vector<float> * table, llama_po
         token[i] = rows.token_at(i);
     }
     chosen.clear();
-    for (const uint32_t r : ridgefill_select(select, share, pos, token, scores, table, block)) {
+    for (const uint32_t r : ridgefill_select(select, share, pos, token, scores, table)) {
         chosen.push_back(pos[r]);
     }
 }
@@ -111,21 +95,6 @@ ridgefill_prompt_quality * llama_ridgefill_context::quality_of(llama_seq_id seq)
     return it == seqs.end() ? nullptr : it->second.quality.get();
 }
 
-void llama_ridgefill_context::warn_of_runs(const ridgefill_prompt_quality & q) {
-    if (warned_of_runs) {
-        return;
-    }
-    const size_t n_runs = q.n_runs(), most = q.n_bulk() / MEAN_RUN;
-    if (n_runs > most) {
-        warned_of_runs = true;
-        LLAMA_LOG_WARN(
-            "%s: found %zu runs of filled and exact rows, each a ubatch of its own here, advised at most %zu\n"
-            "%s: hint: this takes longer than an exact prompt; select attention, or mode speed\n",
-            __func__, n_runs, most, __func__
-        );
-    }
-}
-
 void llama_ridgefill_context::count_selected(llama_seq_id seq, int32_t n) {
     llama_ridgefill_counts & c = seqs[seq].counts;
     c.n_selected += n;
@@ -146,6 +115,16 @@ void llama_ridgefill_context::query_weights(const llama_ubatch & ubatch, float *
         w[ridgefill_scores::QUESTION] = ubatch.pos[i] >= q.pos_end - RIDGEFILL_N_QUESTION ? 1.0f : 0.0f;
         w[ridgefill_scores::TAIL] = 1.0f;
     }
+}
+
+std::vector<int32_t> llama_ridgefill_context::exact_rows(const llama_ubatch & ubatch) const {
+    std::vector<int32_t> res;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        if (seqs.at(ubatch.seq_id[i][0]).quality->is_chosen(ubatch.pos[i])) {
+            res.push_back((int32_t) i);
+        }
+    }
+    return res;
 }
 
 void llama_ridgefill_context::keep_rows(const llama_ubatch & ubatch) {
@@ -196,7 +175,7 @@ void llama_ridgefill_context::end_quality(llama_seq_id seq) {
     seqs.at(seq).unfinished = -1;
 }
 
-void llama_ridgefill_context::add_decay(const llama_ubatch & ubatch, ggml_backend_sched_t sched, bool filled) {
+void llama_ridgefill_context::add_decay(const llama_ubatch & ubatch, ggml_backend_sched_t sched) {
     ridgefill_prompt_quality * q = quality_of(ubatch.seq_id[0][0]);
     if (outcome.decay.empty() || !q || ubatch.pos[0] >= q->bulk_end) {
         return; // the tail's rows are not waited for
@@ -206,7 +185,7 @@ void llama_ridgefill_context::add_decay(const llama_ubatch & ubatch, ggml_backen
     for (const auto & [il, t] : outcome.decay) {
         data.resize((size_t) ggml_nelements(t));
         ggml_backend_tensor_get(t, data.data(), 0, ggml_nbytes(t));
-        q->decay.add(il, data.data(), (size_t) t->ne[1], filled);
+        q->decay.add(il, data.data(), (size_t) t->ne[0], (size_t) t->ne[1]);
     }
 }
 
@@ -355,8 +334,13 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
 
     const auto run = [&](const sub_batch & p, llama_ridgefill_context::half now) {
         ridgefill->now = now;
+        ridgefill->uncut = false;
         const int rc = p.batch.tokens.empty() ? 0 : decode(p.batch);
         ridgefill->now = llama_ridgefill_context::WHOLE;
+        if (!rc && ridgefill->uncut) {
+            LLAMA_LOG_ERROR("%s: the pass could not cut a graph at layer S: %s\n", __func__, ridgefill->outcome.reason.c_str());
+            return -3;
+        }
         return rc;
     };
 
@@ -380,10 +364,9 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         }
         ridgefill_prompt_quality & q = *ridgefill->quality_of(seq);
         const auto & table = ridgefill->projector->score;
-        q.choose(table.empty() ? nullptr : &table, ridgefill->recurrent ? SEGMENT : 1);
+        q.choose(table.empty() ? nullptr : &table);
         std::vector<llama_pos> again = q.chosen;
-        if (ridgefill->recurrent) {
-            ridgefill->warn_of_runs(q);
+        if (ridgefill->recurrent) { // all of the bulk, the selected rows among it
             again.clear();
             for (size_t i = 0; i < q.n_bulk(); ++i) {
                 again.push_back(q.rows.pos_at(i));

@@ -9,7 +9,8 @@
 //
 // Nothing in the bulk depends on late KV caches, so the selection may wait for the end of the prompt. A recurrent
 // layer's state does depend on all rows before it, so there the bulk's late part waits too: bulk rows run layers 0..S-1
-// first, and behind the selection all of them pass the late layers in order, filled and exact rows by turns.
+// first, and behind the selection all of them pass the late layers in order, the selected ones beside the filled ones
+// (llama-ridgefill-mixed.h).
 
 #include "llama-ridgefill-decay.h"
 #include "llama-ridgefill-rows.h"
@@ -37,12 +38,9 @@ struct ridgefill_prompt_quality {
 
     bool has_bulk() const { return rows.size() > 0 && rows.pos_at(0) < bulk_end; }
 
-    // Runs of filled and exact rows in the bulk, by turns.
-    size_t n_runs() const;
-
     // Number of kept rows below bulk_end.
     size_t n_bulk() const;
 
-    // Chooses them. table: the side file's scores or nullptr. block: attention chooses so many neighbours at once.
-    void choose(const std::vector<float> * table, llama_pos block);
+    // Chooses them. table: the side file's scores or nullptr.
+    void choose(const std::vector<float> * table);
 };

@@ -12,21 +12,9 @@ namespace {
 using tensor_set = std::unordered_set<const ggml_tensor *>;
 using tensor_map = std::unordered_map<const ggml_tensor *, ggml_tensor *>;
 
-bool is_pure_view(const ggml_tensor * t) {
-    switch (t->op) {
-    case GGML_OP_VIEW:
-    case GGML_OP_RESHAPE:
-    case GGML_OP_PERMUTE:
-    case GGML_OP_TRANSPOSE:
-        return true;
-    default:
-        return false;
-    }
-}
-
 // Compute tensors have no buffer while the graph is built, so a viewed tensor with one is a cache or a state.
 bool writes_outside(const ggml_tensor * t) {
-    return t->view_src && t->view_src->buffer && !is_pure_view(t) && (t->flags & GGML_TENSOR_FLAG_COMPUTE);
+    return t->view_src && t->view_src->buffer && !ridgefill_is_pure_view(t) && (t->flags & GGML_TENSOR_FLAG_COMPUTE);
 }
 
 const ggml_tensor * storage_of(const ggml_tensor * t) {
@@ -60,23 +48,37 @@ void mark_needed(const redirected_view & view, ggml_tensor * root, tensor_set & 
     }
 }
 
-// The first target among root's ancestors, or nullptr. seen: ancestors of earlier roots, which had none.
-const ggml_tensor * find_target_above(const ggml_tensor * root, const tensor_map & targets, tensor_set & seen) {
-    std::vector<const ggml_tensor *> stack = {root};
+// What keeps a replacement from being computed: a target that it reads, or one that is computed from it once the graph's
+// nodes read replacements. nullptr: nothing. own: the graph's nodes; done: what earlier calls found in order.
+const ggml_tensor *
+find_obstacle(ggml_tensor * replacement, const redirected_view & view, const tensor_set & own, tensor_set & done) {
+    struct visit {
+        ggml_tensor * t;
+        int next;
+    };
+    std::vector<visit> stack = {{replacement, 0}};
+    tensor_set open = {replacement};
     while (!stack.empty()) {
-        const ggml_tensor * t = stack.back();
-        stack.pop_back();
-        if (targets.count(t)) {
-            return t;
-        }
-        if (!seen.insert(t).second) {
+        visit & v = stack.back();
+        if (v.next == GGML_MAX_SRC || done.count(v.t)) {
+            open.erase(v.t);
+            done.insert(v.t);
+            stack.pop_back();
             continue;
         }
-        for (const ggml_tensor * s : t->src) {
-            if (s) {
-                stack.push_back(s);
-            }
+        const int i = v.next++;
+        ggml_tensor * raw = v.t->src[i];
+        if (!raw || raw == v.t) { // a cast names itself
+            continue;
         }
+        if (view.to.count(raw) && !own.count(v.t)) {
+            return raw;
+        }
+        ggml_tensor * s = view.src(v.t, i);
+        if (!open.insert(s).second) {
+            return raw;
+        }
+        stack.push_back({s, 0});
     }
     return nullptr;
 }
@@ -91,6 +93,22 @@ tensor_set find_dependents(const std::vector<ggml_tensor *> & nodes, const ggml_
         }
         if (depends) {
             res.insert(n);
+        }
+    }
+    return res;
+}
+
+// The cache writes of a part, in order.
+std::vector<ggml_tensor *> find_writes(const std::vector<ggml_tensor *> & nodes, const ridgefill_section & part) {
+    std::vector<ggml_tensor *> res;
+    if (part.what == ridgefill_section::NONE) {
+        return res;
+    }
+    const bool all = part.what == ridgefill_section::ALL;
+    const tensor_set after = all ? tensor_set() : find_dependents(nodes, part.source);
+    for (ggml_tensor * n : nodes) {
+        if (writes_outside(n) && (all || (part.what == ridgefill_section::AFTER) == (after.count(n) > 0))) {
+            res.push_back(n);
         }
     }
     return res;
@@ -115,6 +133,18 @@ void reroot(ggml_tensor * t, size_t offs_old, const ggml_tensor * src_new) {
 }
 
 } // namespace
+
+bool ridgefill_is_pure_view(const ggml_tensor * t) {
+    switch (t->op) {
+    case GGML_OP_VIEW:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE:
+        return true;
+    default:
+        return false;
+    }
+}
 
 bool ridgefill_rewrite(
     ggml_cgraph * gf, const std::vector<ridgefill_redirect> & redirects, const std::vector<ggml_tensor *> & extra_roots,
@@ -157,26 +187,20 @@ bool ridgefill_rewrite(
                 return false;
             }
         }
-        tensor_set seen;
+        const tensor_set own(nodes.begin(), nodes.end());
+        tensor_set done;
         for (const auto & r : redirects) {
-            if (const ggml_tensor * t = find_target_above(r.replacement, view.to, seen)) {
+            if (const ggml_tensor * t = find_obstacle(r.replacement, view, own, done)) {
                 reason = std::string("the replacement of ") + r.target->name + " depends on " + t->name;
                 return false;
             }
         }
     }
 
-    const tensor_set after = part.what == ridgefill_section::ALL ? tensor_set() : find_dependents(nodes, part.source);
-    const auto in_part = [&](const ggml_tensor * n) {
-        return part.what == ridgefill_section::ALL || (part.what == ridgefill_section::AFTER) == (after.count(n) > 0);
-    };
-
     tensor_set needed;
-    for (ggml_tensor * n : nodes) {
-        if (writes_outside(n) && in_part(n)) {
-            mark_needed(view, n, needed);
-            stats.n_roots++;
-        }
+    for (ggml_tensor * n : find_writes(nodes, part)) {
+        mark_needed(view, n, needed);
+        stats.n_roots++;
     }
     for (ggml_tensor * n : extra_roots) {
         mark_needed(view, n, needed);
@@ -203,7 +227,7 @@ bool ridgefill_rewrite(
         }
         tensor_set replaced; // memory of the targets so far: their readers will read the replacements'
         for (const ggml_tensor * n : nodes) {
-            const bool in_place = n->view_src && !is_pure_view(n) && !n->view_src->buffer;
+            const bool in_place = n->view_src && !ridgefill_is_pure_view(n) && !n->view_src->buffer;
             if (in_place && !needed.count(n) && (storage.count(n->view_src) || replaced.count(n->view_src))) {
                 reason = std::string("in-place op ") + n->name + " would be dropped but its memory is read";
                 return false;
@@ -247,14 +271,41 @@ bool ridgefill_rewrite(
             ggml_build_forward_expand(gf, l);
         }
     }
+    std::unordered_map<const ggml_tensor *, const std::vector<ggml_tensor *> *> steps; // of replacements not used yet
+    for (const auto & r : redirects) {
+        steps[r.replacement] = &r.steps;
+    }
     for (ggml_tensor * n : nodes) {
-        if (needed.count(n)) {
-            ggml_build_forward_expand(gf, n);
+        if (!needed.count(n)) {
+            continue;
         }
+        for (const ggml_tensor * s : n->src) {
+            const auto it = steps.find(s);
+            if (it != steps.end()) {
+                for (ggml_tensor * t : *it->second) {
+                    ggml_build_forward_expand(gf, t);
+                }
+                steps.erase(it);
+            }
+        }
+        ggml_build_forward_expand(gf, n);
     }
     stats.n_nodes_after = gf->n_nodes;
 
     return true;
+}
+
+tensor_set
+ridgefill_written_from(ggml_cgraph * gf, const std::vector<ggml_tensor *> & stops, const ridgefill_section & part) {
+    const std::vector<ggml_tensor *> nodes(gf->nodes, gf->nodes + gf->n_nodes);
+    tensor_set res(stops.begin(), stops.end());
+    for (ggml_tensor * n : find_writes(nodes, part)) {
+        mark_needed({}, n, res);
+    }
+    for (const ggml_tensor * t : stops) {
+        res.erase(t);
+    }
+    return res;
 }
 
 bool ridgefill_rewrite_verify(

@@ -7,16 +7,20 @@
 
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 struct ridgefill_redirect {
     ggml_tensor * target;      // a node of the graph
     ggml_tensor * replacement; // not in the graph yet; same shape and type
+
+    // nodes of another graph that the replacement is made from, where their order matters; else they come as needed
+    std::vector<ggml_tensor *> steps = {};
 };
 
-// Which part of a graph stays: all of it, what comes before `source` (does not depend on it), or what comes after.
+// Which cache writes stay: all, those that come before `source` (do not depend on it), those that come after, or none.
 struct ridgefill_section {
-    enum which { ALL, BEFORE, AFTER };
+    enum which { ALL, BEFORE, AFTER, NONE };
 
     which what = ALL;
     const ggml_tensor * source = nullptr;
@@ -33,10 +37,10 @@ struct ridgefill_rewrite_stats {
 // Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots. With
 // a `part` only the cache writes of that part count.
 //
-// requires: each target is a compute tensor with a use, no replacement depends on a target, no target survives, no
-// in-place
-//           op that would be dropped writes to memory of a kept node or a target, no kept node must go. Otherwise
-//           returns false with a reason and leaves the graph untouched.
+// requires: each target is a compute tensor with a use; no replacement is made from its own target (it may read nodes of
+//           the graph, which then read other replacements); no target survives; no in-place op that would be dropped
+//           writes to memory of a kept node or a target; no kept node must go. Otherwise returns false with a reason and
+//           leaves the graph untouched.
 // ensures:  kept nodes stay in their original order; a replacement stands just before its first use; input leafs stay
 //           (their data is set from outside); ridgefill_rewrite_verify holds.
 //
@@ -46,6 +50,14 @@ bool ridgefill_rewrite(
     ridgefill_rewrite_stats & stats, std::string & reason,
     const std::function<bool(const ggml_tensor *)> & must_go = {}, const ridgefill_section & part = {}
 );
+
+// The nodes that the cache writes of a part are made from, the writes included, as far as `stops`.
+std::unordered_set<const ggml_tensor *> ridgefill_written_from(
+    ggml_cgraph * gf, const std::vector<ggml_tensor *> & stops, const ridgefill_section & part = {}
+);
+
+// VIEW, RESHAPE, PERMUTE, TRANSPOSE: computes nothing.
+bool ridgefill_is_pure_view(const ggml_tensor * t);
 
 // Every source and viewed tensor of a node comes earlier in the graph, and no target is used. Returns false with the
 // offending node's name in reason.

@@ -33,10 +33,8 @@ class ridgefill_scores {
 };
 
 // Indices of the chosen rows, ascending. pos, token: of each bulk row, ascending positions. table: score per token id
-// (facts of a published table: finite = may be kept), may be null unless select is CLASS. block: attention chooses
-// whole runs of so many positions, where single rows would cost a ubatch each.
+// (facts of a published table: finite = may be kept), may be null unless select is CLASS.
 std::vector<uint32_t> ridgefill_select(
     llama_ridgefill_select select, float share, const std::vector<llama_pos> & pos,
-    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table,
-    llama_pos block = 1
+    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table
 );

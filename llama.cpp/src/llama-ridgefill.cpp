@@ -46,7 +46,14 @@ bool llama_context::ridgefill_reserve(uint32_t n_tokens, uint32_t n_seqs, const 
     ridgefill->can_resume = ridgefill->cache != nullptr;
     if (ridgefill->cache) {
         using rf = llama_ridgefill_context;
-        for (const auto cls : {rf::EARLY, rf::RESUME, rf::LATE}) {
+        std::vector<rf::row_class> classes = {rf::EARLY, rf::RESUME};
+        if (ridgefill->recurrent) {
+            classes.push_back(rf::LATE);
+            if (n_tokens > n_seqs) {
+                classes.push_back(rf::MIXED);
+            }
+        }
+        for (const auto cls : classes) {
             if (!reserve(cls)) {
                 return false;
             }

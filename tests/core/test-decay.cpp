@@ -49,7 +49,7 @@ struct fixture {
     }
 
     fixture() {
-        p.n_bulk = 112; // two segments of 64 positions, less the head
+        p.n_bulk = 112; // 128 positions, less the head: a bulk ends at a multiple of 64
         o.set_zero(1);
         std::mt19937 rng(5);
         std::normal_distribution<float> dist;
@@ -88,7 +88,7 @@ struct fixture {
         }
         const std::vector<llama_token> token(pos.size());
         std::vector<bool> res(pos.size(), true);
-        for (const uint32_t r : ridgefill_select(LLAMA_RIDGEFILL_SELECT_RANDOM, share, pos, token, {}, nullptr, 64)) {
+        for (const uint32_t r : ridgefill_select(LLAMA_RIDGEFILL_SELECT_RANDOM, share, pos, token, {}, nullptr)) {
             res[r] = false;
         }
         return res;

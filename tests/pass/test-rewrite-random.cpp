@@ -279,7 +279,7 @@ struct generator {
                       && p.items[t].what != SET_ROWS;
             ok = ok && !depends(s, t) && (used(t) || below(20) == 0);
             for (const auto & c : p.changes) {
-                ok = ok && c.target != t && !depends(s, c.target) && !depends(c.source, t);
+                ok = ok && c.target != t && c.target != s && c.source != t; // but it may be computed from one
             }
             if (ok) {
                 p.changes.push_back({t, s, factor()});

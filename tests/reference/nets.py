@@ -42,7 +42,8 @@ class Shape:
 @dataclass
 class Fill:
     """What is filled and how. maps[L](h_S) is the input of layer L > split, or with target block_input that input after
-    the layer's first norm. constants are [value heads, V, K], grouped."""
+    the layer's first norm. constants are [value heads, V, K], grouped. exact: rows from begin to end that run in full
+    all the same (quality mode)."""
 
     split: int
     begin: int
@@ -51,7 +52,19 @@ class Fill:
     constants: Mapping[int, F64] = field(default_factory=dict)
     alpha: float = 1.0
     target: str = "layer_input"
+    exact: frozenset[int] = frozenset()
     seen: dict[int, F64] = field(default_factory=dict)  # states behind the filled rows, before the correction
+
+    @property
+    def rows(self) -> list[int]:
+        return [row for row in range(self.begin, self.end) if row not in self.exact]
+
+
+def by_class(table: F64, ids: list[int], begin: int, end: int, share: float) -> frozenset[int]:
+    """The published choice of exact rows, one window: the rarest kept tokens, ties to the lower row; half to even."""
+    kept = [row for row in range(begin, end) if np.isfinite(table[ids[row]])]
+    kept.sort(key=lambda row: (-table[ids[row]], row))
+    return frozenset(kept[: round(share * len(kept))])
 
 
 def logits(shape: Shape, w: Weights, ids: list[int], fill: Fill | None = None) -> F64:
@@ -63,7 +76,7 @@ def logits(shape: Shape, w: Weights, ids: list[int], fill: Fill | None = None) -
             source = h.copy()
         given = None
         if fill is not None and layer > fill.split:
-            given = fill.maps[layer](source[fill.begin : fill.end])
+            given = fill.maps[layer](source[fill.rows])
         h = block(shape, w, layer, h.copy(), fill, given)
     return norm(shape, w["model.norm.weight"], h) @ w["lm_head.weight"].T
 
@@ -71,10 +84,10 @@ def logits(shape: Shape, w: Weights, ids: list[int], fill: Fill | None = None) -
 def block(shape: Shape, w: Weights, layer: int, x: F64, fill: Fill | None, given: F64 | None) -> F64:
     at = f"model.layers.{layer}."
     if fill is not None and given is not None and fill.target == "layer_input":
-        x[fill.begin : fill.end] = given
+        x[fill.rows] = given
     normed = norm(shape, w[at + "input_layernorm.weight"], x)
     if fill is not None and given is not None and fill.target == "block_input":
-        normed[fill.begin : fill.end] = given
+        normed[fill.rows] = given
     mixed = delta_net(shape, w, at, layer, normed, fill) if shape.is_linear(layer) else attention(shape, w, at, normed)
     x = x + mixed
     normed = norm(shape, w[at + "post_attention_layernorm.weight"], x)
@@ -132,10 +145,15 @@ def delta_net(shape: Shape, w: Weights, at: str, layer: int, x: F64, fill: Fill 
 
     state = np.zeros((shape.value_heads, dim, dim))  # [head, V, K]
     out = np.empty_like(v)
+    memory, filled = np.zeros(shape.value_heads), np.zeros(shape.value_heads)  # weight of the bulk, of its filled rows
     for row in range(rows):
         if fill is not None and row == fill.end and layer > fill.split:
             fill.seen[layer] = state
-            state = state + fill.alpha * fill.constants.get(layer, 0.0)
+            share = (filled / memory)[:, None, None]
+            state = state + fill.alpha * share * fill.constants.get(layer, 0.0)
+        if fill is not None and fill.begin <= row < fill.end:
+            memory = decay[row] * memory + 1
+            filled = decay[row] * filled + (row not in fill.exact)
         state = state * decay[row][:, None, None]
         delta = (v[row] - np.einsum("hvk,hk->hv", state, k[row])) * beta[row][:, None]
         state = state + np.einsum("hv,hk->hvk", delta, k[row])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nets import Fill, Shape, logits, random_weights
+from nets import Fill, Shape, by_class, logits, random_weights
 from to_gguf import write
 
 EXACT, FILL = 1e-5, 1e-3
@@ -73,11 +73,17 @@ class Map:
 
 
 def write_side(
-    path: Path, shape: Shape, maps: dict[int, Map], constants: dict[int, np.ndarray], order: str, target: str
+    path: Path,
+    shape: Shape,
+    maps: dict[int, Map],
+    constants: dict[int, np.ndarray],
+    order: str,
+    target: str,
+    table: np.ndarray | None = None,
 ) -> Path:
     from ridgefill_cpp.gguf_types import BF16, F32, I8
     from ridgefill_cpp.gguf_writer import Tensor
-    from ridgefill_cpp.layout import Base, Header
+    from ridgefill_cpp.layout import SCORE, Base, Header
     from ridgefill_cpp.sidefile import write_sidefile
 
     n = shape.width
@@ -88,6 +94,8 @@ def write_side(
             parts.append(("state", F32, constants[layer].astype(np.float32)))
         for name, kind, data in parts:
             tensors.append(Tensor(f"blk.{layer}.ridgefill.{name}", kind, data.shape[::-1], lambda data=data: [data]))
+    if table is not None:
+        tensors.append(Tensor(SCORE, F32, table.shape, lambda: [table.astype(np.float32)]))
     base = Base(shape.kind, shape.layers, n, shape.vocab)
     header = Header(base, SPLIT, n, n, target, "i8", tuple(maps), head_order=order if constants else "")
     write_sidefile(path, header, tensors, force=True)
@@ -108,6 +116,8 @@ class Case:
         self.end = end - end % 64 if self.shape.every else end  # recurrent layers: whole tiles of 64
         rng = np.random.default_rng(3)
         size = (self.shape.value_heads, self.shape.linear_dim, self.shape.linear_dim)
+        self.table = rng.normal(size=self.shape.vocab).astype(np.float32)  # scores of tokens, a third not kept
+        self.table[rng.permutation(self.shape.vocab)[: self.shape.vocab // 3]] = -np.inf
         linear = [layer for layer in self.maps if self.shape.is_linear(layer)]
         self.constants = {layer: (0.3 * rng.normal(size=size)).astype(np.float32) for layer in linear}
 
@@ -117,8 +127,10 @@ class Case:
         alpha: float = 1.0,
         fill: bool = True,
         target: str = "layer_input",
+        share: float = 0.0,
     ) -> np.ndarray:
-        plan = Fill(SPLIT, HEAD, self.end, self.maps, constants or {}, alpha, target) if fill else None
+        exact = by_class(self.table, self.ids, HEAD, self.end, share)
+        plan = Fill(SPLIT, HEAD, self.end, self.maps, constants or {}, alpha, target, exact) if fill else None
         return logits(self.shape, self.weights, self.ids, plan)[-OUTPUTS:]
 
     def found(
@@ -128,16 +140,19 @@ class Case:
         order: str = "grouped",
         alpha: float = 1.0,
         target: str = "layer_input",
+        share: float = 0.0,
     ) -> np.ndarray:
         from ridgefill_cpp._projector import make_params
 
         with session(self.model) as s:
-            params = make_params("speed", TAIL, HEAD, 1)
-            side = write_side(self.folder / "side.gguf", self.shape, self.maps, constants or {}, order, target)
+            params = make_params("quality" if share else "speed", TAIL, HEAD, 1, "class", share)
+            side = self.folder / "side.gguf"
+            write_side(side, self.shape, self.maps, constants or {}, order, target, self.table if share else None)
             s.attach(s.load(side) if fill else None, params)
             s.set_alpha(alpha)
             rows = [rows.copy() for _, rows in s.decode(self.ids, range(ROWS - OUTPUTS, ROWS), (HEAD, self.end))]
-            assert s.counts().n_filled == (self.end - HEAD if fill else 0)
+            n_exact = len(by_class(self.table, self.ids, HEAD, self.end, share))
+            assert s.counts().n_filled == (self.end - HEAD - n_exact if fill else 0)
         return np.concatenate(rows)
 
 
@@ -207,6 +222,24 @@ def test_correction(recurrent: Case) -> None:
         assert difference(wanted, plain) > 50 * FILL
     # alpha 0 is the fill, bit for bit
     assert (case.found(constants=case.constants, alpha=0.0) == case.found()).all()
+
+
+@pytest.mark.parametrize("target", ["layer_input", "block_input"])
+def test_quality(case: Case, target: str) -> None:
+    """Rows chosen by class: scattered, most ubatches hold both kinds."""
+    for share in (0.25, 0.7):
+        wanted = case.wanted(target=target, share=share)
+        assert difference(wanted, case.found(target=target, share=share)) < FILL
+        assert difference(wanted, case.wanted(target=target)) > 50 * FILL
+        assert difference(wanted, case.wanted(target=target, share=share - 0.05)) > 5 * FILL  # a few rows fewer
+
+
+def test_quality_with_correction(recurrent: Case) -> None:
+    """Scaled, for each head, by how much of its memory is filled rows."""
+    case = recurrent
+    wanted = case.wanted(case.constants, share=0.5)
+    assert difference(wanted, case.found(constants=case.constants, share=0.5)) < FILL
+    assert difference(wanted, case.wanted(share=0.5)) > 50 * FILL
 
 
 def test_states_of_the_fit(recurrent: Case) -> None:
