@@ -127,7 +127,7 @@ llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams
         const llama_pos pos = batch.pos[i];
         ridgefill_prompt_quality * quality = it->second.quality.get();
         if (now == SECOND_HALF && quality && quality->rows.has(pos)) {
-            res[i] = recurrent && pos < quality->bulk_end ? LATE : RESUME;
+            res[i] = in_order() && pos < quality->bulk_end ? LATE : RESUME;
             any = true;
             continue;
         }
@@ -160,7 +160,7 @@ llama_ridgefill_context::classify(const llama_batch & batch, const llama_cparams
             keeps.insert(id);
         }
         res[i] = tail                                             ? EARLY
-                 : quality                                        ? (recurrent ? HOLD : KEEP)
+                 : quality                                        ? (in_order() ? HOLD : KEEP)
                  : cursor.plan.mode == LLAMA_RIDGEFILL_MODE_PLUMB ? PLUMB
                                                                   : FILL;
         any = true;
@@ -277,6 +277,9 @@ void llama_ridgefill_context::prepare(
             ridgefill_marks & marks = it->second.marks;
             if (!placed) {
                 marks.cut(pos);
+            }
+            if (what == ridgefill_task::HOLD && ring && it->second.quality) {
+                it->second.quality->ring.start(ring->get_cells(id));
             }
             if (what == ridgefill_task::EARLY) {
                 continue; // the late layers have not seen the bulk yet

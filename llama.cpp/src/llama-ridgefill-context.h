@@ -70,7 +70,9 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // ---- quality mode ----
 
     const class llama_kv_cache * cache = nullptr; // the context's, when it is of the plain kind
-    llama_memory_recurrent * recurrent = nullptr; // beside it: late layers must see all bulk rows in order
+    llama_memory_recurrent * recurrent = nullptr; // beside it
+    class llama_kv_cache * ring = nullptr;        // the cache of layers with a sliding window, beside it
+    bool in_order() const { return recurrent || ring; } // late layers must see all bulk rows in order
     bool can_resume = false;                      // the caches and the graph allow it
 
     // What a decode does with rows of a tail that waits for its selection. WHOLE: classify() only notes that there are
@@ -81,7 +83,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     bool conflict = false; // or rows that must not run now
     bool uncut = false;    // a second half ran as a whole graph: the pass declined it, though not when memory was reserved
 
-    void find_caches(llama_memory_i * memory);
+    void find_caches(llama_memory_i * memory, uint32_t n_seq_max);
 
     ridgefill_prompt_quality * quality_of(llama_seq_id seq); // nullptr: none under way
 

@@ -8,6 +8,11 @@ const ggml_tensor * storage_of(const ggml_tensor * t) {
     return t->view_src ? t->view_src : t;
 }
 
+// A leaf with values. Others have a shape only: an op fills them.
+bool is_input(const ggml_tensor * t) {
+    return t->op == GGML_OP_NONE && ((t->flags & GGML_TENSOR_FLAG_INPUT) || t->data || t->buffer);
+}
+
 // The one dimension that the shapes differ in, or -1.
 int row_dim(const ggml_tensor * some, const ggml_tensor * all) {
     int dim = -1;
@@ -48,7 +53,7 @@ ggml_tensor * ridgefill_join::fail(const ggml_tensor * t, const char * what) {
 // What exists whether or not `some` is computed. A view of such memory costs nothing, and a packed result (a scan's rows
 // with its state) has rows only when it is viewed.
 bool ridgefill_join::is_given(const ggml_tensor * all) const {
-    return all->op == GGML_OP_NONE || kept.count(all) > 0
+    return is_input(all) || kept.count(all) > 0
            || (ridgefill_is_pure_view(all) && all->src[0] && is_given(all->src[0]));
 }
 

@@ -183,7 +183,7 @@ bool early(const llm_graph_params & params, llm_graph_result & res, ridgefill_ou
     }
     out.source = source;
     if (task.what == ridgefill_task::EARLY) {
-        out.scores = ridgefill_build_scores(res, task.split);
+        out.scores = ridgefill_build_scores(res, params.hparams, task.split);
     }
 
     std::vector<ggml_tensor *> keep = out.scores.sums;

@@ -7,7 +7,10 @@
 
 #include "llama-context.h"
 #include "llama-impl.h"
+#include "llama-kv-cache-dsa.h"
+#include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
 
@@ -81,12 +84,22 @@ std::unique_ptr<ridgefill_prompt_quality> llama_ridgefill_context::start_quality
     return q;
 }
 
-void llama_ridgefill_context::find_caches(llama_memory_i * memory) {
+void llama_ridgefill_context::find_caches(llama_memory_i * memory, uint32_t n_seq_max) {
     const auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory);
-    cache = hybrid ? hybrid->get_mem_attn() : dynamic_cast<const llama_kv_cache *>(memory);
-    recurrent = hybrid ? hybrid->get_mem_recr() : nullptr;
-    if (recurrent && recurrent->n_rs_seq > 0) {
-        cache = nullptr; // snapshots of the last rows' states would mix both halves
+    const auto * hybrid_iswa = dynamic_cast<const llama_memory_hybrid_iswa *>(memory);
+    const auto * iswa =
+        hybrid_iswa ? hybrid_iswa->get_mem_attn() : dynamic_cast<const llama_kv_cache_iswa *>(memory);
+    const auto * dsa = dynamic_cast<const llama_kv_cache_dsa *>(memory); // the indexer's cells are found alike
+
+    recurrent = hybrid ? hybrid->get_mem_recr() : hybrid_iswa ? hybrid_iswa->get_mem_recr() : nullptr;
+    ring = iswa ? iswa->get_swa() : nullptr;
+    cache = hybrid ? hybrid->get_mem_attn()
+            : iswa ? iswa->get_base()
+            : dsa  ? dsa->get_mla()
+                   : dynamic_cast<const llama_kv_cache *>(memory);
+    if ((recurrent && recurrent->n_rs_seq > 0) // snapshots of the last rows' states would mix both halves
+        || (ring && n_seq_max > 1)) {          // another sequence may take cells that rows come back to
+        cache = nullptr;
     }
 }
 
@@ -134,6 +147,9 @@ void llama_ridgefill_context::keep_rows(const llama_ubatch & ubatch) {
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const auto it = seqs.find(ubatch.seq_id[i][0]);
         if (it != seqs.end() && it->second.quality) {
+            if (ring && i == 0) { // one sequence
+                it->second.quality->ring.note(ring->get_cells(it->first), ubatch);
+            }
             const llama_token token = ubatch.token ? ubatch.token[i] : LLAMA_TOKEN_NULL;
             it->second.quality->rows.append(ubatch.pos[i], token, data.data() + (int64_t) i * width);
         }
@@ -168,6 +184,7 @@ void llama_ridgefill_context::restore(llama_seq_id seq, const snapshot & from, l
     s.unfinished = from.unfinished;
     s.quality->scores = from.scores;
     s.quality->rows.cut(from.cursor.pos_next);
+    s.quality->ring.cut(from.cursor.pos_next);
 }
 
 void llama_ridgefill_context::end_quality(llama_seq_id seq) {
@@ -225,6 +242,18 @@ llama_kv_cache::slot_info llama_kv_cache::ridgefill_placed(const llama_ubatch & 
 
     slot_info res;
     res.resize(n_streams);
+    if (ridgefill_replay) {
+        res.s0 = res.s1 = 0;
+        res.strm[0] = 0;
+        for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+            const auto it = ridgefill_replay->find(ubatch.pos[i]);
+            if (it == ridgefill_replay->end()) {
+                return {};
+            }
+            res.idxs[0].push_back(it->second);
+        }
+        return res;
+    }
     res.s0 = LLAMA_MAX_SEQ;
     res.s1 = 0;
     res.reach = 0;
@@ -358,6 +387,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
     }
 
     // the selected rows and tail rows of earlier batches
+    std::unique_ptr<ridgefill_replay> replay;
     for (auto & [seq, p] : prompts) {
         if (rc || !p.complete) {
             continue;
@@ -366,12 +396,17 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         const auto & table = ridgefill->projector->score;
         q.choose(table.empty() ? nullptr : &table);
         std::vector<llama_pos> again = q.chosen;
-        if (ridgefill->recurrent) { // all of the bulk, the selected rows among it
+        if (ridgefill->in_order()) { // all of the bulk, the selected rows among it
             again.clear();
             for (size_t i = 0; i < q.n_bulk(); ++i) {
                 again.push_back(q.rows.pos_at(i));
             }
+        }
+        if (ridgefill->recurrent) {
             ridgefill_rewind(*ridgefill->recurrent, seq, again.front());
+        }
+        if (ridgefill->ring) {
+            replay = std::make_unique<ridgefill_replay>(*ridgefill->ring, q.ring);
         }
         // of the tail: what earlier batches brought
         for (size_t i = q.n_bulk(); i < q.rows.size() && q.rows.pos_at(i) < p.pos_first; ++i) {
@@ -381,6 +416,10 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         const size_t n_bulk = (size_t) (std::lower_bound(again.begin(), again.end(), q.bulk_end) - again.begin());
         for (size_t begin = 0, end; begin < again.size() && !rc; begin = end) {
             end = std::min(begin < n_bulk ? n_bulk : again.size(), begin + cparams.n_batch);
+            if (replay) {
+                const auto last = std::lower_bound(again.begin(), again.end(), q.ring.end_of_ubatch(again[begin]));
+                end = std::min(end, (size_t) (last - again.begin()));
+            }
             sub_batch rows(batch, true);
             for (size_t k = begin; k < end; ++k) {
                 llama_batch_ext::token t;
@@ -404,11 +443,12 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         }
     }
     rc = rc ? rc : run(last, llama_ridgefill_context::SECOND_HALF);
+    replay.reset();
 
     if (rc) {
         for (auto & [seq, p] : prompts) {
-            // a state cannot go back; then nothing of the sequence is left
-            if (!memory->seq_rm(seq, p.pos_first, -1)) {
+            // a state cannot go back, nor a window; then nothing of the sequence is left
+            if (ridgefill->ring || !memory->seq_rm(seq, p.pos_first, -1)) {
                 memory->seq_rm(seq, -1, -1);
             }
             ridgefill->restore(seq, *p.before, memory->seq_pos_max(seq));

@@ -8,11 +8,12 @@
 //   tail rows       layers S.. likewise; they give the prompt's outputs
 //
 // Nothing in the bulk depends on late KV caches, so the selection may wait for the end of the prompt. A recurrent
-// layer's state does depend on all rows before it, so there the bulk's late part waits too: bulk rows run layers 0..S-1
+// layer's state does depend on all rows before it, and a sliding window's cells are taken over, so there the bulk's late part waits too: bulk rows run layers 0..S-1
 // first, and behind the selection all of them pass the late layers in order, the selected ones beside the filled ones
 // (llama-ridgefill-mixed.h).
 
 #include "llama-ridgefill-decay.h"
+#include "llama-ridgefill-ring.h"
 #include "llama-ridgefill-rows.h"
 #include "llama-ridgefill-select.h"
 
@@ -29,6 +30,7 @@ struct ridgefill_prompt_quality {
     ridgefill_rows rows;     // kept bulk rows, then tail rows
     ridgefill_scores scores; // of the bulk rows
     ridgefill_decay decay;   // of the recurrent states, over the bulk
+    ridgefill_ring ring;     // the rows' cells under sliding windows
 
     std::vector<llama_pos> chosen; // bulk rows to run exactly, ascending
     bool is_chosen(llama_pos pos) const { return std::binary_search(chosen.begin(), chosen.end(), pos); }

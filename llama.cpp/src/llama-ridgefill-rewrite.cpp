@@ -320,7 +320,7 @@ bool ridgefill_rewrite_verify(
         const ggml_tensor * n = gf->nodes[i];
         for (int j = 0; j < GGML_MAX_SRC; ++j) {
             const ggml_tensor * s = n->src[j];
-            if (!s) {
+            if (!s || s == n) { // a cast names itself
                 continue;
             }
             if (targets.count(s)) {

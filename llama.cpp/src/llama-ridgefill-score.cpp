@@ -84,14 +84,14 @@ ggml_tensor * unfused(ggml_context * ctx, ggml_tensor * fa, const run & r) {
 
 } // namespace
 
-ridgefill_score_nodes ridgefill_build_scores(llm_graph_result & res, int split) {
+ridgefill_score_nodes ridgefill_build_scores(llm_graph_result & res, const llama_hparams & hparams, int split) {
     ridgefill_score_nodes out;
     ggml_context * ctx = res.get_ctx();
 
     for (int il = split - 1; il >= 0 && (int) out.sums.size() < RIDGEFILL_SCORE_LAYERS; --il) {
-        const attention att = find_attention(res, il);
+        const attention att = hparams.is_swa((uint32_t) il) ? attention() : find_attention(res, il);
         if (!att.weights && !att.fused) {
-            continue; // a recurrent layer
+            continue; // a recurrent layer, or one with a window
         }
         const ggml_tensor * rows = att.fused ? att.fused->src[0] : att.weights; // [.., n_rows, n_head, n_stream]
         const int64_t n_rows = rows->ne[1];

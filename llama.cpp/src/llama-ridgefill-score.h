@@ -7,6 +7,7 @@
 
 #include <vector>
 
+struct llama_hparams;
 class llm_graph_result;
 
 struct ridgefill_score_nodes {
@@ -22,5 +23,5 @@ constexpr int RIDGEFILL_SCORE_LAYERS = 6;
 constexpr int RIDGEFILL_SCORE_MAX_NODES = RIDGEFILL_SCORE_LAYERS * 15 * 12; // 15 runs, 12 nodes each
 
 // Adds the nodes to the graph. A ubatch of one sequence has one stream of cells, others only reserve memory. sums stays
-// empty when no layer below the split attends.
-ridgefill_score_nodes ridgefill_build_scores(llm_graph_result & res, int split);
+// empty when no layer below the split attends to all rows (a sliding window has forgotten most of them).
+ridgefill_score_nodes ridgefill_build_scores(llm_graph_result & res, const llama_hparams & hparams, int split);

@@ -47,7 +47,7 @@ bool llama_context::ridgefill_reserve(uint32_t n_tokens, uint32_t n_seqs, const 
     if (ridgefill->cache) {
         using rf = llama_ridgefill_context;
         std::vector<rf::row_class> classes = {rf::EARLY, rf::RESUME};
-        if (ridgefill->recurrent) {
+        if (ridgefill->in_order()) {
             classes.push_back(rf::LATE);
             if (n_tokens > n_seqs) {
                 classes.push_back(rf::MIXED);
@@ -251,7 +251,7 @@ bool llama_ridgefill_attach(
 
     llama_ridgefill_context & rf = ridgefill_state_of(ctx);
     rf.attach(projector, params);
-    rf.find_caches(ctx->get_memory());
+    rf.find_caches(ctx->get_memory(), ctx->n_seq_max());
 
     try {
         ctx->ridgefill_changed(); // builds a fill graph, which tries the pass

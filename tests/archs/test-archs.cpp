@@ -12,6 +12,7 @@
 #include "core/harness.h"
 
 #include "archs/fixture.h"
+#include "archs/quality.h"
 
 #include "llama-ridgefill-sidefile.h"
 
@@ -40,7 +41,8 @@ struct verdict {
     double plumb = -1, oracle = -1, zeros = -1; // worst over splits and setups; -1: not run
     int n_before = 0, n_after = 0;              // nodes of the graph at the early split
     int n_late_ffn = 0;
-    std::string setups; // of the other setups: "4 of 4", or which one did not run and why
+    std::string setups;  // of the other setups: "4 of 4", or which one did not run and why
+    std::string quality; // quality mode: equal, or why not
 };
 
 struct line {
@@ -85,13 +87,38 @@ std::vector<std::vector<uint8_t>> memory_of(llama_context * ctx, uint32_t n_seq)
     return res;
 }
 
-void run_one(
-    llama_model * model, llm_arch arch, const setup & s, int split, llama_ridgefill_target target, verdict & v
-) {
+prompt fixture_prompt(uint32_t n_seq) {
     prompt p;
     p.n_bulk = 96; // longer than the fixture's sliding windows of 32 rows
     p.n_tail = 32;
-    p.n_ubatch = 32 / (int) s.n_seq;
+    p.n_ubatch = 32 / (int) n_seq;
+    return p;
+}
+
+void run_quality(llama_model * model, llm_arch arch, llama_ridgefill_target target, verdict & v) {
+    if (archs::encodes_first(arch)) {
+        v.quality = "not run, the fixture encodes one text in one ubatch";
+        return;
+    }
+    capture c(model, 2, target);
+    const ridgefill_base base = ridgefill_base_of(*model);
+    std::fill(
+        c.widths.begin(), c.widths.end(),
+        (int32_t) (target == LLAMA_RIDGEFILL_TARGET_BLOCK_INPUT ? base.block_width : base.source_width)
+    );
+    c.widths[0] = (int32_t) base.source_width;
+    const auto open = [&](const setup & s) { return open_context(model, s, arch); };
+    const archs::quality_verdict q = archs::run_quality(model, open, c, fixture_prompt(1), LIMIT);
+    v.quality = q.status + (q.reason.empty() ? "" : ", " + q.reason);
+    fprintf(
+        stderr, "quality %s: all %g none %g mixed %g rounding %g\n", v.quality.c_str(), q.all, q.none, q.mixed, q.rounding
+    );
+}
+
+void run_one(
+    llama_model * model, llm_arch arch, const setup & s, int split, llama_ridgefill_target target, verdict & v
+) {
+    const prompt p = fixture_prompt(s.n_seq);
     std::vector<steps> seqs;
     for (uint32_t i = 0; i < s.n_seq; ++i) {
         seqs.push_back(p.make(model, (llama_seq_id) i, i));
@@ -277,8 +304,9 @@ int child(const archs::entry & e, int level) {
     llama_backend_init();
     const auto print = [](const char * target, const verdict & v) {
         printf(
-            "RESULT\t%s\t%s\t%s\t%.9g\t%.9g\t%.9g\t%d\t%d\t%d\t%s.\n", target, v.status.c_str(), v.reason.c_str(),
-            v.plumb, v.oracle, v.zeros, v.n_before, v.n_after, v.n_late_ffn, v.setups.c_str()
+            "RESULT\t%s\t%s\t%s\t%.9g\t%.9g\t%.9g\t%d\t%d\t%d\t%s.\t%s.\n", target, v.status.c_str(),
+            v.reason.c_str(), v.plumb, v.oracle, v.zeros, v.n_before, v.n_after, v.n_late_ffn, v.setups.c_str(),
+            v.quality.c_str()
         );
         fflush(stdout);
     };
@@ -309,6 +337,7 @@ int child(const archs::entry & e, int level) {
         if (v.status == "equal" && !chosen) {
             chosen = true;
             run_others(model.get(), e.arch, target, level, v);
+            run_quality(model.get(), e.arch, target, v);
         }
         print(target == LLAMA_RIDGEFILL_TARGET_LAYER_INPUT ? "layer" : "block", v);
         return v.status == "equal";
@@ -359,7 +388,7 @@ line run_child(const std::string & self, const archs::entry & e, int level) {
         if (f.size() == 2 && f[0] == "LAYERS") {
             res.n_layer = atoi(f[1].c_str());
         }
-        if (f.size() == 11 && f[0] == "RESULT") {
+        if (f.size() == 12 && f[0] == "RESULT") {
             verdict & v = f[1] == "layer" ? res.layer : res.block;
             v.status = f[2];
             v.reason = f[3];
@@ -370,6 +399,7 @@ line run_child(const std::string & self, const archs::entry & e, int level) {
             v.n_after = atoi(f[8].c_str());
             v.n_late_ffn = atoi(f[9].c_str());
             v.setups = f[10].substr(0, f[10].size() - 1);
+            v.quality = f[11].substr(0, f[11].size() - 1);
         }
     }
     const int rc = pipe ? pclose(pipe) : -1;
@@ -402,9 +432,10 @@ std::string number(double v) {
 void print(const line & l) {
     const verdict & v = l.chosen == "block_input" ? l.block : l.layer;
     printf(
-        "%-22s %-8s plumb %-8s oracle %-8s zeros %-8s %4d -> %4d  block_input %s  setups %s%s%s\n", l.name.c_str(),
+        "%-22s %-8s plumb %-8s oracle %-8s zeros %-8s %4d -> %4d  block_input %s  quality %s  setups %s%s%s\n",
+        l.name.c_str(),
         l.status.c_str(), number(v.plumb).c_str(), number(v.oracle).c_str(), number(v.zeros).c_str(), v.n_before,
-        v.n_after, l.block.status.c_str(), v.setups.c_str(), l.reason.empty() ? "" : ": ", l.reason.c_str()
+        v.n_after, l.block.status.c_str(), v.quality.c_str(), v.setups.c_str(), l.reason.empty() ? "" : ": ", l.reason.c_str()
     );
     fflush(stdout);
 }
@@ -427,7 +458,8 @@ void write_json(const std::string & path, const std::vector<line> & lines) {
             << ", \"status\": " << json_text(l.status) << ", \"reason\": " << json_text(l.reason)
             << ", \"target\": " << json_text(l.chosen) << ", \"zeros\": " << number(v.zeros)
             << ", \"layers\": " << l.n_layer << ", \"nodes\": [" << v.n_before << ", " << v.n_after
-            << "], \"block_input\": " << json_text(l.block.status) << ", \"setups\": " << json_text(v.setups) << "}"
+            << "], \"block_input\": " << json_text(l.block.status) << ", \"quality\": " << json_text(v.quality)
+            << ", \"setups\": " << json_text(v.setups) << "}"
             << (i + 1 < lines.size() ? "," : "") << "\n";
     }
     out << "}\n";
@@ -453,7 +485,11 @@ void write_doc(const std::string & path, const std::vector<line> & lines) {
            "- *Target*: what the side file's maps predict; *block_input* tells whether the other target works too.\n"
            "- *Setups*: how many of four more are equal at split 2: flash attention off, a q8_0 cache, four sequences "
            "at once\n"
-           "  in a unified and in a split cache. Equal means the logits and every byte of the caches and states.\n\n";
+           "  in a unified and in a split cache. Equal means the logits and every byte of the caches and states.\n"
+           "- *Quality*: quality mode at split 2, maps answering zeros. Equal: every row selected gives an exact run's "
+           "bits, none\n"
+           "  speed mode's, and half of them at random the same whether a ubatch holds one row or 32. Declined rows run "
+           "exactly.\n\n";
     out << n["equal"] << " equal";
     for (const auto & [status, count] : n) {
         if (status != "equal") {
@@ -461,7 +497,7 @@ void write_doc(const std::string & path, const std::vector<line> & lines) {
         }
     }
     out << ".\n\n| architecture | status | target | plumb | oracle | zeros | nodes | block_input "
-           "| setups |\n|---|---|---|---|---|---|---|---|---|\n";
+           "| quality | setups |\n|---|---|---|---|---|---|---|---|---|---|\n";
     for (const line & l : lines) {
         const verdict & v = l.chosen == "block_input" ? l.block : l.layer;
         if (l.status != "equal") {
@@ -469,7 +505,7 @@ void write_doc(const std::string & path, const std::vector<line> & lines) {
         }
         out << "| " << l.name << " | " << l.status << " | " << l.chosen << " | " << number(v.plumb) << " | "
             << number(v.oracle) << " | " << number(v.zeros) << " | " << v.n_before << " -> " << v.n_after << " | "
-            << l.block.status << " | " << v.setups << " |\n";
+            << l.block.status << " | " << v.quality << " | " << v.setups << " |\n";
     }
     out << "\nThe others serve exactly. `ffn_...-L is still needed`: layer L's memory is made from its FFN's input too "
            "(token-shift\n"
@@ -569,6 +605,8 @@ int main(int argc, char ** argv) {
                 && l.block.status != "width",
             "%s: block_input %s: %s", l.name.c_str(), l.block.status.c_str(), l.block.reason.c_str()
         );
+        const verdict & v = l.chosen == "block_input" ? l.block : l.layer;
+        CHECK(v.quality.rfind("differs", 0) != 0, "%s: quality mode %s", l.name.c_str(), v.quality.c_str());
     }
     for (const auto & [status, count] : n) {
         printf("%s %d\n", status.c_str(), count);

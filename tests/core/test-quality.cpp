@@ -7,6 +7,8 @@
 
 #include "ggml-cpp.h"
 
+#include "llama-kv-cache-iswa.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -191,11 +193,9 @@ void test_hybrid(const bench & b) {
 }
 
 // Ubatches of one row hold either a filled or a selected one, each with a graph of its own: no two graphs are joined.
-void test_mixed(const bench & b, setup s) {
-    check::begin("hybrid, mixed ubatches: " + s.name);
-    const prompt p = hybrid_prompt();
+void test_mixed(const bench & b, setup s, const prompt & p) {
+    check::begin("mixed ubatches: " + s.name);
     const steps all = last_only(p.make(b.model), p.n_prompt());
-    s.n_ctx = 512;
     s.n_ubatch = 1;
     fixture one(b, s, p);
     s.n_ubatch = 48;
@@ -219,6 +219,7 @@ std::vector<setup> hybrid_setups() {
         setup s;
         s.name = flash ? "flash" : "no flash";
         s.flash = flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        s.n_ctx = 512;
         res.push_back(s);
     }
     res.push_back(res[0]);
@@ -274,6 +275,48 @@ void test_work(const bench & b) {
             );
         }
     }
+}
+
+// Layers with a window keep 256 cells here; the prompt passes through them three times.
+void test_window() {
+    bench b;
+    b.owner = make_tiny_window();
+    b.model = b.owner.get();
+    b.n_layer = llama_model_n_layer(b.model);
+    prompt p;
+    p.n_bulk = 700;
+    for (const bool full : {false, true}) {
+        setup s;
+        s.name = full ? "window, all cells" : "window, ring";
+        s.n_ctx = 1024;
+        s.swa_full = full;
+        test_bounds(b, s, p);
+        test_mixed(b, s, p);
+    }
+    check::begin("window, cells and batches");
+    setup s;
+    s.n_ctx = 1024;
+    s.swa_full = false;
+    fixture f(b, s, p);
+    const steps all = p.make(b.model);
+    const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_RANDOM, 0.3f);
+    const auto want = f.run_mode(all, q);
+    auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(f.ctx->get_memory());
+    const auto places = [&] { return iswa->get_swa()->get_cells(0).seq_pos_get(0); };
+    const auto behind = places();
+    f.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_OFF));
+    CHECK(behind == places(), "the prompt took other cells than an exact one");
+    CHECK(behind.size() < (size_t) p.n_prompt(), "the ring holds all %zu rows: this test has no power", behind.size());
+    // a tail that comes in two batches
+    equal(want, f.run_mode(recut(f, 12), q), "tail in two batches");
+
+    setup two = s;
+    two.n_seq = 2;
+    fixture shared(b, two, p);
+    CHECK(
+        llama_ridgefill_plan_for(shared.ctx.get(), 0, p.n_prompt(), &q).reason == LLAMA_RIDGEFILL_REASON_MEMORY,
+        "sequences that may take each other's cells"
+    );
 }
 
 void test_share(const bench & b) {
@@ -458,8 +501,9 @@ int main(int argc, char ** argv) {
         test_hybrid(h);
         test_work(h);
         for (const setup & s : hybrid_setups()) {
-            test_mixed(h, s);
+            test_mixed(h, s, hybrid_prompt());
         }
+        test_window();
     }
     test_share(b);
     test_cuts(b);

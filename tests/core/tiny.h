@@ -1,6 +1,7 @@
 #pragma once
 
-// Small random models, so that the core can be tested without a download: a llama, and a qwen35 with recurrent layers.
+// Small random models, so that the core can be tested without a download: a llama, a qwen35 with recurrent layers, a
+// gemma3 with sliding windows.
 // Head size 64: quantised caches are rotated from there on.
 
 #include "llama-cpp.h"
@@ -59,6 +60,15 @@ struct tiny_keys {
 inline llama_model_ptr make_tiny_llama(uint32_t n_layer = 6, uint32_t seed = 1) {
     tiny_keys k("llama", n_layer, 1e-5f);
     k.u32("rope.dimension_count", 64);
+    return k.make(fill_random, seed);
+}
+
+// Windows of 32 rows, full attention at every sixth layer.
+inline llama_model_ptr make_tiny_window(uint32_t n_layer = 9, uint32_t seed = 1) {
+    tiny_keys k("gemma3", n_layer, 1e-6f);
+    k.u32("attention.key_length", 64);
+    k.u32("attention.value_length", 64);
+    k.u32("attention.sliding_window", 32);
     return k.make(fill_random, seed);
 }
 

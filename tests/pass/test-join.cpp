@@ -140,6 +140,8 @@ void test_halves() {
     ggml_tensor * some_mask = ggml_new_tensor_2d(m.ctx, GGML_TYPE_F16, N_ALL, (int64_t) PLACES.size());
     ggml_tensor * place = ggml_new_tensor_1d(m.ctx, GGML_TYPE_I32, N_ALL);
     ggml_tensor * some_place = ggml_new_tensor_1d(m.ctx, GGML_TYPE_I32, (int64_t) PLACES.size());
+    ggml_set_input(mask);
+    ggml_set_input(place);
     ggml_tensor * table = m.w.weight("table", N_ALL, N_ALL);
     const auto f = [&](ggml_tensor * mask, ggml_tensor * place) {
         return ggml_add(m.ctx, ggml_get_rows(m.ctx, table, place), mask);
@@ -149,7 +151,17 @@ void test_halves() {
     CHECK(join.take(some, f(mask, place)), "%s", join.reason().c_str());
     CHECK(some->src[1]->type == GGML_TYPE_F16 && ggml_are_same_shape(some->src[1], some_mask));
     const ggml_tensor * ids = some->src[0]->src[1];
-    CHECK(ids->type == GGML_TYPE_I32 && ggml_are_same_shape(ids, some_place));
+    CHECK(ids->type == GGML_TYPE_I32 && ggml_are_same_shape(ids, some_place) && ids != some_place);
+}
+
+void test_blank() {
+    check::begin("a tensor without values has its own shape");
+    model m;
+    ggml_tensor * some_blank = ggml_new_tensor_2d(m.ctx, GGML_TYPE_F32, WIDTH, (int64_t) PLACES.size());
+    ggml_tensor * some = ggml_fill(m.ctx, some_blank, 1.0f);
+    ggml_tensor * all = ggml_fill(m.ctx, ggml_new_tensor_2d(m.ctx, GGML_TYPE_F32, WIDTH, N_ALL), 1.0f);
+    ridgefill_join join(m.ctx, m.w.gf, N_ALL, m.ids, {}, {});
+    CHECK(join.take(some, all) && some->src[0] == some_blank, "%s", join.reason().c_str());
 }
 
 void refused(const char * name, ridgefill_join & join, ggml_tensor * some, ggml_tensor * all, const char * why) {
@@ -209,6 +221,7 @@ int main() {
     test_values();
     test_shared();
     test_halves();
+    test_blank();
     test_refused();
     return check::finish();
 }
