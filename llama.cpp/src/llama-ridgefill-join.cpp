@@ -2,6 +2,8 @@
 
 #include "llama-ridgefill-rewrite.h"
 
+#include <cstring>
+
 namespace {
 
 const ggml_tensor * storage_of(const ggml_tensor * t) {
@@ -46,7 +48,7 @@ ridgefill_join::ridgefill_join(
 }
 
 ggml_tensor * ridgefill_join::fail(const ggml_tensor * t, const char * what) {
-    why = std::string(t->name) + " " + what;
+    why = why.empty() ? std::string(t->name) + " " + what : why; // the first is the cause
     return nullptr;
 }
 
@@ -85,10 +87,11 @@ ggml_tensor * ridgefill_join::gather(const ggml_tensor * some, ggml_tensor * all
 }
 
 bool ridgefill_join::compute(ggml_tensor * some, ggml_tensor * all) {
-    if (some->op != all->op) {
+    // a parameter that follows from the number of rows means something else for fewer
+    const bool same = ridgefill_is_pure_view(some) || memcmp(some->op_params, all->op_params, sizeof(all->op_params)) == 0;
+    if (some->op != all->op || !same) {
         return fail(some, "is computed in another way for fewer rows");
     }
-    computed.insert(some);
     for (int i = 0; i < GGML_MAX_SRC; ++i) {
         ggml_tensor * s = some->src[i];
         if (!s != !all->src[i]) {
@@ -122,14 +125,25 @@ ggml_tensor * ridgefill_join::find(ggml_tensor * some, ggml_tensor * all) {
     if (!own && is_given(all)) {
         return value[some] = ggml_are_same_shape(some, all) && some->type == all->type ? all : gather(some, all);
     }
-    value[some] = some; // before its sources: what was computed once is not computed again
-    return compute(some, all) ? some : nullptr;
+    value[some] = some;
+    if (compute(some, all)) {
+        return some;
+    }
+    return value[some] = gather(some, all); // computed for all rows
 }
 
 bool ridgefill_join::take(ggml_tensor * some, ggml_tensor * all) {
-    ggml_tensor * v = find(some, all);
-    if (v && v != some) {
+    why.clear();
+    if (find(some, all) != some) {
         return fail(some, "is computed for all rows");
     }
-    return v != nullptr;
+    std::vector<const ggml_tensor *> stack = {some};
+    while (!stack.empty()) {
+        const ggml_tensor * t = stack.back();
+        stack.pop_back();
+        if (t && taken.insert(t).second) {
+            stack.insert(stack.end(), t->src, t->src + GGML_MAX_SRC);
+        }
+    }
+    return true;
 }

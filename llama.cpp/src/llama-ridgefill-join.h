@@ -2,7 +2,8 @@
 
 // Joins two graphs of one model and one position of its memory: `all` has every row of a ubatch, `some` a few of them.
 // Where `all` computes something anyway (it writes the caches and states of every row), `some` takes its rows from there;
-// the rest `some` computes itself, so work on the other rows is never done. Knows shapes and edges, no layers.
+// the rest `some` computes itself, so work on the other rows is not done. The exception is an op that mixes rows, as a
+// short convolution does: then it is computed for all. Knows shapes and edges, no layers.
 
 #include "ggml.h"
 
@@ -24,8 +25,8 @@ class ridgefill_join {
     // of `some` only. Returns false with a reason when the graphs differ or a tensor's rows cannot be told.
     bool take(ggml_tensor * some, ggml_tensor * all);
 
-    // The nodes of `some` that are computed: all that `take` was called for needs.
-    bool computes(const ggml_tensor * t) const { return computed.count(t) > 0; }
+    // The nodes that `take` was called for, and all that they are now computed from.
+    const std::unordered_set<const ggml_tensor *> & needed() const { return taken; }
 
     const std::string & reason() const { return why; }
 
@@ -36,7 +37,7 @@ class ridgefill_join {
     std::unordered_set<const ggml_tensor *> kept;
     std::unordered_set<const ggml_tensor *> overwritten; // memory that an op changes in place
     std::unordered_map<const ggml_tensor *, ggml_tensor *> value; // of the tensors of `some` that were met
-    std::unordered_set<const ggml_tensor *> computed;
+    std::unordered_set<const ggml_tensor *> taken;
     std::string why;
 
     bool is_given(const ggml_tensor * all) const;

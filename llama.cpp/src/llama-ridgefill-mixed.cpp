@@ -82,7 +82,9 @@ void some_rows::set_input(const llama_ubatch * all) {
     some.pos = pos.data();
     some.seq_id = seq_id.data();
 
-    ridgefill_input(from, rows, ridgefill_input::ROWS).set_input(&some);
+    if (rows->buffer) { // a first layer may need no more than what all rows compute
+        ridgefill_input(from, rows, ridgefill_input::ROWS).set_input(&some);
+    }
     for (llm_graph_input_pos * p : positions) {
         if (p->pos->buffer) { // no late layer attends otherwise
             p->set_input(&some);
@@ -153,7 +155,7 @@ std::unique_ptr<llm_graph_input_i> ridgefill_mix(
         for (bool last = false; !last; ++next) {
             ggml_tensor * n = ggml_graph_node(gf, next);
             last = n == targets[k];
-            if (join.computes(n)) {
+            if (join.needed().count(n)) {
                 maps[k].steps.push_back(n);
             }
         }

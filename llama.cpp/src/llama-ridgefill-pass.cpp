@@ -13,6 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <unordered_set>
+
+#include "ggml-impl.h" // a graph's leafs have no public accessor
 
 namespace {
 
@@ -24,6 +27,22 @@ bool is_late_ffn(const ggml_tensor * t, int32_t split) {
 void add_input(const ridgefill_task & task, llm_graph_result & res, ggml_tensor * t, ridgefill_input::kind what) {
     ggml_build_forward_expand(res.get_gf(), t); // allocated even when nothing reads it
     res.add_input(std::make_unique<ridgefill_input>(task.inputs, t, what));
+}
+
+// Inputs are set whether or not a node reads them, and the allocator sees that an input has outgrown its place only by
+// its readers. A view computes nothing.
+void read_inputs(llm_graph_result & res) {
+    ggml_cgraph * gf = res.get_gf();
+    std::unordered_set<const ggml_tensor *> read;
+    for (int i = 0; i < gf->n_nodes; ++i) {
+        read.insert(gf->nodes[i]->src, gf->nodes[i]->src + GGML_MAX_SRC);
+    }
+    for (int i = 0, n = gf->n_leafs; i < n; ++i) {
+        ggml_tensor * t = gf->leafs[i];
+        if ((t->flags & GGML_TENSOR_FLAG_INPUT) && !ggml_is_empty(t) && !read.count(t)) {
+            ggml_build_forward_expand(gf, ggml_view_1d(res.get_ctx(), t, 1, 0));
+        }
+    }
 }
 
 bool fail(ridgefill_outcome & out, const std::string & reason) {
@@ -316,6 +335,9 @@ void llama_ridgefill_build(const llm_graph_params & params, llm_graph_result & r
         break;
     }
 
+    if (out.applied && task.what != ridgefill_task::CAPTURE) {
+        read_inputs(res);
+    }
     if (!out.applied && out.reason != task.outcome->reason) {
         LLAMA_LOG_WARN("%s: the pass declines, bulk rows run exact: %s\n", __func__, out.reason.c_str());
     }

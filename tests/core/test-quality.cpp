@@ -165,10 +165,40 @@ setup hybrid_setup() {
     return s;
 }
 
+// Ubatches of one row hold either a filled or a selected one, each with a graph of its own: no two graphs are joined.
+void test_mixed(const bench & b, setup s, const prompt & p) {
+    check::begin("mixed ubatches: " + s.name);
+    const steps all = last_only(p.make(b.model), p.n_prompt());
+    s.n_ubatch = 1;
+    fixture one(b, s, p);
+    s.n_ubatch = 48;
+    fixture many(b, s, p);
+    const auto q = one.quality(LLAMA_RIDGEFILL_SELECT_RANDOM, 0.3f);
+    const auto want = one.run_mode(all, q);
+    const auto found = many.run_mode(all, q);
+    const auto fewer = many.run_mode(all, many.quality(LLAMA_RIDGEFILL_SELECT_RANDOM, 0.25f));
+    // rounding of other batch shapes, as between stock's own runs of these two shapes; 13 of 240 rows change more
+    const double stock = difference(
+        one.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_OFF)), many.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_OFF))
+    );
+    CHECK(difference(want, found) < 3 * stock, "found %g, stock %g", difference(want, found), stock);
+    CHECK(difference(want, fewer) > 3 * difference(want, found), "found %g", difference(want, fewer));
+    CHECK(many.counts().n_selected == one.counts().n_selected && many.counts().n_filled == one.counts().n_filled);
+}
+
 void test_hybrid(const bench & b) {
     const prompt p = hybrid_prompt();
     const setup s = hybrid_setup();
     test_bounds(b, s, p);
+    {
+        prompt longer = p; // more cells are in use as the late part goes on
+        longer.n_bulk += 8 * 64;
+        setup wide = s;
+        wide.name = "hybrid, long";
+        wide.n_ctx = 1024;
+        test_bounds(b, wide, longer);
+        test_mixed(b, wide, longer);
+    }
 
     check::begin("hybrid, a share");
     fixture f(b, s, p);
@@ -190,27 +220,6 @@ void test_hybrid(const bench & b) {
     quiet = true;
     test_abandoned(b, true);
     quiet = false;
-}
-
-// Ubatches of one row hold either a filled or a selected one, each with a graph of its own: no two graphs are joined.
-void test_mixed(const bench & b, setup s, const prompt & p) {
-    check::begin("mixed ubatches: " + s.name);
-    const steps all = last_only(p.make(b.model), p.n_prompt());
-    s.n_ubatch = 1;
-    fixture one(b, s, p);
-    s.n_ubatch = 48;
-    fixture many(b, s, p);
-    const auto q = one.quality(LLAMA_RIDGEFILL_SELECT_RANDOM, 0.3f);
-    const auto want = one.run_mode(all, q);
-    const auto found = many.run_mode(all, q);
-    const auto fewer = many.run_mode(all, many.quality(LLAMA_RIDGEFILL_SELECT_RANDOM, 0.25f));
-    // rounding of other batch shapes, as between stock's own runs of these two shapes; 13 of 240 rows change more
-    const double stock = difference(
-        one.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_OFF)), many.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_OFF))
-    );
-    CHECK(difference(want, found) < 3 * stock, "found %g, stock %g", difference(want, found), stock);
-    CHECK(difference(want, fewer) > 3 * difference(want, found), "found %g", difference(want, fewer));
-    CHECK(many.counts().n_selected == one.counts().n_selected && many.counts().n_filled == one.counts().n_filled);
 }
 
 std::vector<setup> hybrid_setups() {

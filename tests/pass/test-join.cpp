@@ -108,8 +108,10 @@ void test_values() {
     ridgefill_join join = m.join({some.x});
     CHECK(join.take(some.out, all.out), "%s", join.reason().c_str());
     // the scan's operands are computed for all rows: not again, and its rows come through a view of its packed result
-    CHECK(!join.computes(some.q) && !join.computes(some.packed) && !join.computes(some.rows) && !join.computes(some.write));
-    CHECK(join.computes(some.out));
+    for (const ggml_tensor * t : {some.q, some.packed, some.rows, some.write}) {
+        CHECK(!join.needed().count(t), "%s", t->name);
+    }
+    CHECK(join.needed().count(some.out) && join.needed().count(all.packed));
 
     const std::vector<float> found = m.run(some.out);
     CHECK(!m.w.has_node(some.q) && !m.w.has_node(some.write), "work that all rows do is done once");
@@ -154,6 +156,37 @@ void test_halves() {
     CHECK(ids->type == GGML_TYPE_I32 && ggml_are_same_shape(ids, some_place) && ids != some_place);
 }
 
+// A convolution over the rows has no operand with a row per token; its result has.
+void test_mixing() {
+    check::begin("an op that mixes rows is computed for all of them");
+    model m;
+    const auto f = [&](ggml_tensor * x, bool expand) {
+        ggml_tensor * across = ggml_cont(m.ctx, ggml_transpose(m.ctx, x)); // [rows, WIDTH]
+        ggml_tensor * write = ggml_cpy(m.ctx, across, ggml_view_1d(m.ctx, m.states, ggml_nelements(across), 0));
+        if (expand) {
+            m.w.expand(write);
+        }
+        ggml_tensor * sums = ggml_cont(m.ctx, ggml_transpose(m.ctx, ggml_cumsum(m.ctx, across))); // of the rows so far
+        return ggml_neg(m.ctx, sums);
+    };
+    ggml_tensor * all = f(m.all_x, true);
+    ggml_tensor * x = m.some_x();
+    ggml_tensor * some = f(x, false);
+    ridgefill_join join = m.join({x});
+    CHECK(join.take(some, all), "%s", join.reason().c_str());
+    CHECK(join.needed().count(all->src[0]->src[0]) && !join.needed().count(all->src[0]), "no more than must be");
+    const std::vector<float> found = m.run(some);
+    for (size_t i = 0; i < PLACES.size(); ++i) {
+        for (int64_t c = 0; c < WIDTH; ++c) {
+            float want = 0.0f;
+            for (int64_t r = 0; r <= PLACES[i]; ++r) {
+                want -= VALUES[(size_t) (r * WIDTH + c)];
+            }
+            CHECK(found[i * WIDTH + (size_t) c] == want, "row %zu: %g, found %g", i, want, found[i * WIDTH + (size_t) c]);
+        }
+    }
+}
+
 void test_blank() {
     check::begin("a tensor without values has its own shape");
     model m;
@@ -180,6 +213,13 @@ void test_refused() {
     }
     {
         model m;
+        ggml_tensor * x = m.some_x();
+        ggml_tensor * some = m.w.named(ggml_scale(m.ctx, x, (float) PLACES.size()), "mean");
+        ridgefill_join join = m.join({x});
+        refused("a number of rows", join, some, ggml_scale(m.ctx, m.all_x, (float) N_ALL), "mean is computed in another");
+    }
+    {
+        model m;
         const layer all = m.build(m.all_x, true);
         const layer some = m.build(m.some_x(false), false); // as many rows as there are places, plus one
         ridgefill_join join = m.join({some.x});
@@ -198,16 +238,15 @@ void test_refused() {
         m.w.expand(ggml_scale_inplace(m.ctx, all.packed, 2.0f));
         const layer some = m.build(m.some_x(), false);
         ridgefill_join join = m.join({some.x});
-        refused("changed meanwhile", join, some.out, all.out, "is overwritten");
+        refused("changed meanwhile", join, ggml_sqr(m.ctx, some.rows), ggml_sqr(m.ctx, all.rows), "is overwritten");
     }
     {
         model m;
         const auto f = [&](ggml_tensor * x) {
-            ggml_tensor * t = ggml_scale_inplace(m.ctx, ggml_mul(m.ctx, x, m.gain), 2.0f);
-            return ggml_sqr(m.ctx, t);
+            return ggml_scale_inplace(m.ctx, ggml_mul(m.ctx, x, m.gain), 2.0f);
         };
         ggml_tensor * all = f(m.all_x);
-        m.w.expand(ggml_cpy(m.ctx, all->src[0]->src[0], ggml_view_2d(m.ctx, m.states, WIDTH, N_ALL, m.states->nb[1], 0)));
+        m.w.expand(ggml_cpy(m.ctx, all->src[0], ggml_view_2d(m.ctx, m.states, WIDTH, N_ALL, m.states->nb[1], 0)));
         ggml_tensor * x = m.some_x();
         ggml_tensor * some = f(x);
         ridgefill_join join = m.join({x});
@@ -221,6 +260,7 @@ int main() {
     test_values();
     test_shared();
     test_halves();
+    test_mixing();
     test_blank();
     test_refused();
     return check::finish();
