@@ -76,14 +76,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def machine(backend: str, threads: int, device: str) -> str:
-    if backend == "vulkan":
-        return device
-    if backend != "cpu" and shutil.which("nvidia-smi"):
+    if backend != "cpu" and (backend == "cuda" or "NVIDIA" in device) and shutil.which("nvidia-smi"):
         command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
         name, driver = (
             subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].split(", ")
         )
         return f"{name}, driver {driver}"
+    if backend == "vulkan":
+        return device
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.is_file():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
 import os
 import platform
@@ -74,13 +75,9 @@ def measure(args: argparse.Namespace, name: str, weights: str, model: Path, maps
     layers = 999 if args.device == "gpu" else 0
     batch = max(args.batch, ubatch)
     with Prompts(model, max(args.lengths), n_batch=batch, n_ubatch=ubatch, gpu_layers=layers) as session:
-        loaded = session.load(maps)
-        modes = {
-            "stock": _capi.llama_ridgefill_params(_capi.MODE_OFF, args.tail, args.head, 0),
-            "fill": _capi.llama_ridgefill_params(_capi.MODE_SPEED, args.tail, args.head, 0),
-        }
-        session.attach(loaded, modes["fill"])
-
+        off = _capi.llama_ridgefill_params(_capi.MODE_OFF, args.tail, args.head, 0)
+        on = _capi.llama_ridgefill_params(_capi.MODE_SPEED, args.tail, args.head, 0)
+        modes = {"stock": off, "fill": on}
         first: dict[tuple[int, str], np.ndarray] = {}
 
         def once(n: int, mode: str) -> float:
@@ -97,8 +94,18 @@ def measure(args: argparse.Namespace, name: str, weights: str, model: Path, maps
                 )
             return ms
 
-        for n in args.lengths:
-            times: dict[str, list[float]] = {"stock": [], "fill": []}
+        def compare(n: int, mode: str, key: str) -> None:
+            """Keeps the logits for --logits, and says how far they are from those of --against."""
+            logits = args.kept[key] = first[n, mode]
+            if (other := args.others.get(key)) is not None:
+                nmse = float(np.square(logits - other).sum() / np.square(other).sum())
+                print(f"{key}: NMSE {nmse:.1e} of the logits against {args.against}", flush=True)
+
+        # a placement at a time: a run behind another projector's would plan its memory anew
+        for place, n in itertools.product(args.placement, args.lengths):
+            if n == args.lengths[0]:
+                session.attach(session.load(maps, place), on)
+            times: dict[str, list[float]] = {mode: [] for mode in modes}
             for rep in range(-1, args.reps):  # the first pair warms up
                 for mode in times:
                     ms = once(n, mode)
@@ -112,20 +119,25 @@ def measure(args: argparse.Namespace, name: str, weights: str, model: Path, maps
             cut = (n, args.tail, args.head, shape.split, shape.source_width, shape.width)
             ideal = ratio_ideal(dims, *cut)
             tflops = (stock_flops(dims, n) / stock * 1e-9, fill_flops(dims, *cut) / fill * 1e-9)
-            case = (name, weights, args.maps, shape.split, n, args.tail, ubatch)
+            encoding = args.maps if place == "device" else f"{args.maps}-{place}"
+            case = (name, weights, encoding, shape.split, n, args.tail, ubatch)
             ratios = (stock / fill, ideal, stock / fill / ideal)
             row = Row(*case, stock, fill, *ratios, *tflops, counts.n_filled, spread)
             rows.append(row)
             print(line(row), flush=True)
+            for mode in modes:
+                compare(n, mode, f"{name} {weights} {n} {mode}")
     return rows
 
 
-HEADER = "shape      weights maps  prompt ubatch  stock ms   fill ms  ratio  ideal  share  stock/fill TFLOP/s  spread"
+HEADER = (
+    "shape      weights maps     prompt ubatch  stock ms   fill ms  ratio  ideal  share  stock/fill TFLOP/s  spread"
+)
 
 
 def line(r: Row) -> str:
     return (
-        f"{r.shape:<11}{r.weights:<8}{r.maps:<5}{r.n_prompt:>7}{r.ubatch:>7}{r.t_stock_ms:>10.1f}{r.t_fill_ms:>10.1f}"
+        f"{r.shape:<11}{r.weights:<8}{r.maps:<8}{r.n_prompt:>7}{r.ubatch:>7}{r.t_stock_ms:>10.1f}{r.t_fill_ms:>10.1f}"
         f"{r.ratio:>7.2f}{r.ideal:>7.2f}{100 * r.share:>6.0f}%{r.stock_tflops:>10.0f}{r.fill_tflops:>8.0f}"
         f"{100 * r.spread:>7.1f}%"
     )
@@ -162,6 +174,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--maps", default="i8", choices=["i8", "q8_0", "bf16"], help="encoding of the maps (default i8)"
     )
+    parser.add_argument(
+        "--placement", default="device", help="of the maps: device, host or device,host; their logits must agree"
+    )
     parser.add_argument("--lengths", type=numbers, default=[8192, 32768], help="prompt rows (default 8192,32768)")
     parser.add_argument("--ubatch", type=numbers, default=[2048], help="rows of a ubatch (default 2048)")
     parser.add_argument("--batch", type=int, default=2048, help="rows given at once (default 2048, at least a ubatch)")
@@ -171,10 +186,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--folder", type=Path, default=shm if shm.is_dir() else Path("/tmp"), help="for the models")
     parser.add_argument("--csv", type=Path, default=None, help="write the rows here too")
+    parser.add_argument("--logits", type=Path, default=None, help="write the last row's logits here (.npz)")
+    parser.add_argument("--against", type=Path, default=None, help="compare them with these, of another backend")
     parser.add_argument("--note", default="", help="for the head of the CSV")
     args = parser.parse_args(argv)
     args.shapes, args.weights = args.shapes.split(","), args.weights.split(",")
-    for given, allowed in ((args.shapes, SHAPES), (args.weights, TYPES)):
+    args.placement = args.placement.split(",")
+    for given, allowed in ((args.shapes, SHAPES), (args.weights, TYPES), (args.placement, _capi.PLACEMENTS)):
         if unknown := set(given) - set(allowed):
             parser.error(f"found {', '.join(sorted(unknown))}, allowed {', '.join(allowed)}")
     if min(args.lengths) <= args.tail + args.head or args.reps < 1 or args.tail < 1 or args.head < 0:
@@ -184,6 +202,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> int:
     args = parse(argv)
+    args.kept, args.others = {}, dict(np.load(args.against)) if args.against else {}
     rows: list[Row] = []
     print(f"{machine()}\n{HEADER}", flush=True)
     for name in args.shapes:
@@ -200,6 +219,8 @@ def main(argv: list[str]) -> int:
                 maps.unlink(missing_ok=True)
             if args.csv:
                 write_csv(args.csv, rows, f"{machine()}. {args.note}".strip())
+            if args.logits:
+                np.savez(args.logits, **args.kept)
     return 0
 
 

@@ -19,12 +19,14 @@ enum ridgefill_variant {
 };
 const char * variant_names[RIDGEFILL_VARIANT_COUNT] = {"plain", "dot", "coopmat", "coopmat-fp16"};
 
-// Places in vk_device_struct::pipeline_ridgefill: the rounding, then a large and a small tile of each variant.
+// Places in vk_device_struct::pipeline_ridgefill: the rounding, then the tiles of each variant.
+enum ridgefill_tile { TILE_SMALL, TILE_MEDIUM, TILE_LARGE, TILE_COUNT };
 constexpr int SLOT_ROUND = 0;
-int slot_of(ridgefill_variant variant, bool small) {
-    return 1 + 2 * variant + small;
+int slot_of(ridgefill_variant variant, ridgefill_tile tile) {
+    return 1 + TILE_COUNT * variant + tile;
 }
-static_assert(1 + 2 * RIDGEFILL_VARIANT_COUNT <= std::extent_v<decltype(vk_device_struct::pipeline_ridgefill)>);
+constexpr int SLOT_COUNT = 1 + TILE_COUNT * RIDGEFILL_VARIANT_COUNT;
+static_assert(SLOT_COUNT <= std::extent_v<decltype(vk_device_struct::pipeline_ridgefill)>);
 
 // GGML_RIDGEFILL_VULKAN forces a variant where it can run, for tests and for bisecting. COUNT: not forced.
 ridgefill_variant forced_variant() {
@@ -65,7 +67,10 @@ uint32_t rounded_bytes(int64_t n_in, int64_t n_rows) {
 }
 
 ridgefill_variant choose_variant(const vk_device & device, int64_t n_rows) {
-    const auto built = [&](ridgefill_variant v) { return device->pipeline_ridgefill[slot_of(v, false)] != nullptr; };
+    const auto built = [&](ridgefill_variant v) {
+        return device->pipeline_ridgefill[slot_of(v, TILE_SMALL)]
+               && device->pipeline_ridgefill[slot_of(v, TILE_MEDIUM)];
+    };
     const ridgefill_variant forced = forced_variant();
     if (forced != RIDGEFILL_VARIANT_COUNT && built(forced)) {
         return forced;
@@ -78,6 +83,27 @@ ridgefill_variant choose_variant(const vk_device & device, int64_t n_rows) {
         }
     }
     return device->integer_dot_product ? RIDGEFILL_DOT : RIDGEFILL_PLAIN;
+}
+
+// The largest tile of which there is one for every core; few rows would leave most of it empty.
+ridgefill_tile choose_tile(const vk_device & device, ridgefill_variant variant, int64_t n_out, int64_t n_rows) {
+    const bool matrices = variant >= RIDGEFILL_COOPMAT;
+    if (n_rows <= (matrices ? 32 : 16)) {
+        return TILE_SMALL;
+    }
+    if (!matrices) {
+        return TILE_MEDIUM;
+    }
+    for (ridgefill_tile tile : {TILE_LARGE, TILE_MEDIUM}) {
+        const vk_pipeline & pipeline = device->pipeline_ridgefill[slot_of(variant, tile)];
+        if (pipeline) {
+            const int64_t m = pipeline->wg_denoms[0], n = pipeline->wg_denoms[1];
+            if ((n_out + m - 1) / m * ((n_rows + n - 1) / n) >= device->shader_core_count) {
+                return tile;
+            }
+        }
+    }
+    return TILE_SMALL;
 }
 
 // A forced variant may not be there: once per shader, say which one runs.
@@ -119,16 +145,17 @@ std::vector<vk_ridgefill_shader> ggml_vk_ridgefill_shaders(const vk_device & dev
          0}
     );
 
-    const auto add = [&](ridgefill_variant variant, bool small, const char * name, size_t size, const void * data,
-                         uint32_t bm, uint32_t bn, const std::vector<uint32_t> & constants, uint32_t subgroup_size) {
+    const auto add = [&](ridgefill_variant variant, ridgefill_tile tile, const char * name, size_t size,
+                         const void * data, uint32_t bm, uint32_t bn, const std::vector<uint32_t> & constants,
+                         uint32_t subgroup_size) {
         shaders.push_back(
-            {slot_of(variant, small), name, size, data, 6, sizeof(mul_constants), {bm, bn, 1}, constants, subgroup_size}
+            {slot_of(variant, tile), name, size, data, 6, sizeof(mul_constants), {bm, bn, 1}, constants, subgroup_size}
         );
     };
     const auto add_tiles = [&](ridgefill_variant variant, const char * name, size_t size, const void * data) {
         // block size, then a workgroup's outputs and rows, then an invocation's
-        add(variant, false, name, size, data, 128, 64, {256, 128, 64, 8, 4}, 0);
-        add(variant, true, name, size, data, 64, 16, {128, 64, 16, 4, 2}, 0);
+        add(variant, TILE_MEDIUM, name, size, data, 128, 64, {256, 128, 64, 8, 4}, 0);
+        add(variant, TILE_SMALL, name, size, data, 64, 16, {128, 64, 16, 4, 2}, 0);
     };
     if (device->fp16) {
         add_tiles(RIDGEFILL_PLAIN, "ridgefill_mul", ridgefill_mul_len, ridgefill_mul_data);
@@ -150,17 +177,36 @@ std::vector<vk_ridgefill_shader> ggml_vk_ridgefill_shaders(const vk_device & dev
 #if defined(GGML_VULKAN_COOPMAT_GLSLC_SUPPORT)
     const auto add_coopmat = [&](ridgefill_variant variant, const char * name, size_t size, const void * data,
                                  uint32_t tm, uint32_t tn, uint32_t tk) {
-        // 4 subgroups of 64 outputs by 32 rows, 32 codes at a time
-        if (tm == 0 || 64 % tm || 32 % tn || 32 % tk) {
+        if (tm == 0) {
             return;
         }
         // as upstream's products do: matrices of Intel's devices belong to their smallest subgroup
         const bool smallest = device->vendor_id == VK_VENDOR_ID_INTEL && device->subgroup_size_control;
         const uint32_t warp = smallest ? device->subgroup_min_size : device->subgroup_size;
-        add(variant, false, name, size, data, 128, 64, {4 * warp, 128, 64, 64, 32, tm, tn, tk}, warp);
-        add(variant, true, name, size, data, 128, 32, {2 * warp, 128, 32, 64, 32, tm, tn, tk}, warp);
+        const uint32_t unit = variant == RIDGEFILL_COOPMAT ? 1 : 2; // bytes of an operand
+        // bm outputs by bn rows a workgroup, wm by wn of them a subgroup, bytes of each in shared memory at a time
+        const auto add_tile = [&](ridgefill_tile tile, uint32_t bm, uint32_t bn, uint32_t wm, uint32_t wn,
+                                  uint32_t bytes) {
+            const auto & limits = device->properties.limits;
+            const uint32_t subgroups = bm / wm * (bn / wn);
+            const uint32_t shared = (bm + bn) * (bytes + 16) + (2 * bm + bn + subgroups * tm * tn) * sizeof(float);
+            if (wm % tm || wn % tn || bytes % (tk * unit) || tk * unit % 8 || shared > limits.maxComputeSharedMemorySize
+                || subgroups * warp > limits.maxComputeWorkGroupInvocations) {
+                return;
+            }
+            const std::vector<uint32_t> constants = {subgroups * warp, bm, bn, wm, wn, tm, tn, tk, bytes / unit / 4};
+            add(variant, tile, name, size, data, bm, bn, constants, warp);
+        };
+        if (device->vendor_id == VK_VENDOR_ID_NVIDIA) { // measured (docs/kernels.md)
+            add_tile(TILE_LARGE, 128, 128, 64, 32, 128);
+            add_tile(TILE_MEDIUM, 64, 64, 32, 32, 128);
+            add_tile(TILE_SMALL, 64, 32, 32, 16, 128);
+        } else { // a guess
+            add_tile(TILE_MEDIUM, 128, 64, 64, 32, 64);
+            add_tile(TILE_SMALL, 128, 32, 64, 32, 64);
+        }
     };
-    if (device->coopmat_support && device->properties.limits.maxComputeSharedMemorySize >= 24 * 1024) {
+    if (device->coopmat_support) {
         if (device->coopmat_int_support) {
             add_coopmat(
                 RIDGEFILL_COOPMAT, "ridgefill_mul_int8_cm1", ridgefill_mul_int8_cm1_len, ridgefill_mul_int8_cm1_data,
@@ -266,9 +312,9 @@ void ggml_vk_ridgefill(ggml_backend_vk_context * ctx, vk_context & subctx, ggml_
     pc.y_offset = b_dst.offset;
 
     const ridgefill_variant variant = choose_variant(ctx->device, n_rows);
-    const bool small = n_rows <= (variant >= RIDGEFILL_COOPMAT ? 32 : 16);
-    vk_pipeline & pipeline = ctx->device->pipeline_ridgefill[slot_of(variant, small)];
-    log_forced(slot_of(variant, small), pipeline);
+    const ridgefill_tile tile = choose_tile(ctx->device, variant, pc.n_out, n_rows);
+    vk_pipeline & pipeline = ctx->device->pipeline_ridgefill[slot_of(variant, tile)];
+    log_forced(slot_of(variant, tile), pipeline);
     ggml_pipeline_request_descriptor_sets(ctx, pipeline, 1);
     ggml_vk_dispatch_pipeline(
         ctx, subctx, pipeline, {b_codes.buffer, b_scale.buffer, b_bias.buffer, rounded, rounded, b_dst.buffer}, pc,

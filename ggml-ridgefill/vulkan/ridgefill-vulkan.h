@@ -32,7 +32,7 @@ void ggml_vk_ridgefill_create_pipelines(vk_device & device, const create_pipelin
     for (const vk_ridgefill_shader & s : ggml_vk_ridgefill_shaders(device)) {
         create(
             device, device->pipeline_ridgefill[s.slot], s.name, s.spv_size, s.spv_data, "main", s.n_bindings,
-            s.push_constant_size, s.wg_denoms, s.constants, 1, false, s.subgroup_size != 0, s.subgroup_size
+            s.push_constant_size, s.wg_denoms, s.constants, 1, true, s.subgroup_size != 0, s.subgroup_size
         );
     }
 }

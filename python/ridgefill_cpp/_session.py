@@ -89,9 +89,9 @@ class Session:
             _base.llama_model_free(self._model)
             self._model = None
 
-    def load(self, path: str | os.PathLike[str]) -> Projector:
+    def load(self, path: str | os.PathLike[str], placement: str = "device") -> Projector:
         """A side file for this model; it stays loaded until close(). Errors as in `Projector`."""
-        projector = Projector(self._model, path)
+        projector = Projector(self._model, path, placement)
         self._projectors.append(projector)
         return projector
 

@@ -47,7 +47,7 @@ class Block:
     bytes: int
 
 
-F32, F16, Q8_0, I8, BF16 = 0, 1, 8, 24, 30
+F32, F16, Q8_0, Q4_K, I8, BF16 = 0, 1, 8, 12, 24, 30
 
 # ggml tensor types that occur in files: elements and bytes of one block
 TYPES = {

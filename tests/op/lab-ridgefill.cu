@@ -6,6 +6,7 @@
 //
 //   lab check      every path against float64 and against the arithmetic in f32, poisoned results and work memory
 //   lab few        check with few shapes, for compute-sanitizer (racecheck: build with -DRIDGEFILL_EVERY_LANE_ARRIVES)
+//   lab time K N ROWS   one shape only, such as two maps of one layer width as one product
 //   lab time       microseconds of each part, of the whole op and of cuBLAS bf16; inputs rotate, so weights come from memory
 
 #include "ridgefill-hopper.cuh"
@@ -318,9 +319,10 @@ static void time_shape(const std::vector<way> & ways, cublasHandle_t cublas, int
 }
 
 int main(int argc, char ** argv) {
-    const std::string mode = argc == 2 ? argv[1] : "";
-    if (mode != "check" && mode != "few" && mode != "time") {
-        fprintf(stderr, "usage: lab check|few|time\n");
+    const std::string mode = argc > 1 ? argv[1] : "";
+    const bool one_shape = mode == "time" && argc == 5;
+    if ((argc != 2 && !one_shape) || (mode != "check" && mode != "few" && mode != "time")) {
+        fprintf(stderr, "usage: lab check|few|time [K N ROWS]\n");
         return 2;
     }
     cudaDeviceProp prop;
@@ -346,6 +348,10 @@ int main(int argc, char ** argv) {
         cublasHandle_t cublas;
         cublasCreate(&cublas);
         cublasSetStream(cublas, stream);
+        if (one_shape) {
+            time_shape(ways, cublas, atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
+            return 0;
+        }
         for (int n_rows : { 2048, 512, 128, 32, 1 }) {
             time_shape(ways, cublas, 10240, 2560, n_rows);
             time_shape(ways, cublas, 5120, 5120, n_rows);

@@ -48,6 +48,17 @@ def test_whole_prompts_of_a_small_model(build: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.gguf"))
 
 
+def test_whole_prompts_are_compared(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, logits = tmp_path / "rows.csv", str(tmp_path / "logits.npz")
+    fixed = ["--shapes", "tiny", "--weights", "q4_k", "--lengths", "256", "--tail", "64", "--reps", "1"]
+    fixed += ["--device", "cpu", "--folder", str(tmp_path), "--csv", str(output)]
+    assert e2e_gpu.main([*fixed, "--logits", logits]) == 0
+    assert e2e_gpu.main([*fixed, "--placement", "device,host", "--against", logits]) == 0
+    assert capsys.readouterr().out.count("NMSE 0.0e+00") == 4  # stock and fill with either placement
+    rows = list(csv.DictReader(line for line in output.open() if not line.startswith("#")))
+    assert [row["maps"] for row in rows] == ["i8", "i8-host"]
+
+
 def test_the_op_beside_others(program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     name = "ridgefill-test-backend-ridgefill"

@@ -18,7 +18,7 @@ from ridgefill_cpp.sidefile import write_sidefile
 from .shapes import Shape
 
 POOL = 1 << 23  # values
-TYPES = {"q8_0": gguf_types.Q8_0, "bf16": gguf_types.BF16}
+TYPES = {"q8_0": gguf_types.Q8_0, "bf16": gguf_types.BF16, "q4_k": gguf_types.Q4_K}
 
 
 class Pools:
@@ -48,9 +48,21 @@ class Pools:
             return int8.f32_to_bf16(random.standard_normal(POOL, np.float32) / np.float32(np.sqrt(n_in)))
         if kind == "codes":
             return random.integers(-127, 128, POOL, np.int8)
+        if kind == "q4_k":
+            return self._q4_k(n_in)
         blocks = np.empty(POOL // 32, np.dtype([("scale", "<f2"), ("codes", "i1", 32)]))
         blocks["scale"] = random.uniform(0.8, 1.2, len(blocks)) / (73 * np.sqrt(n_in))
         blocks["codes"] = random.integers(-127, 128, (len(blocks), 32), np.int8)
+        return blocks
+
+    def _q4_k(self, n_in: int) -> np.ndarray:
+        """256 weights d*s*q - m*t; s and t are of 6 bits, so 7.5 makes the mean 0 and 258 the deviation d*258."""
+        fields = [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("codes", "u1", 128)]
+        blocks = np.empty(POOL // 256, np.dtype(fields))
+        blocks["d"] = 1 / (258 * np.sqrt(n_in))
+        blocks["m"] = 7.5 / (258 * np.sqrt(n_in))
+        blocks["scales"] = self._random.integers(0, 256, (len(blocks), 12), np.uint8)
+        blocks["codes"] = self._random.integers(0, 256, (len(blocks), 128), np.uint8)
         return blocks
 
 

@@ -190,6 +190,12 @@ def next_like() -> Shape:
     return shape
 
 
+def small() -> Shape:
+    """A llama that a CPU runs in seconds, to compare a backend with it (--logits, --against)."""
+    heads = {"attention__head_count": 16, "attention__head_count_kv": 4, "rope__dimension_count": 64}
+    return _dense(_shape("llama", 4, 1024, 12, 32768, feed_forward_length=4096, **heads), 64, norms=False)
+
+
 def tiny() -> Shape:
     """A small llama, so that the tool itself can be tried anywhere."""
     heads = {"attention__head_count": 4, "attention__head_count_kv": 2, "rope__dimension_count": 64}
@@ -201,5 +207,6 @@ SHAPES: dict[str, Callable[[], Shape]] = {
     "qwen3-8b": qwen3_8b,
     "qwen35-27b": qwen35_27b,
     "next-like": next_like,
+    "small": small,
     "tiny": tiny,
 }
