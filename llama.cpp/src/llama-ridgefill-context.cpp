@@ -226,9 +226,9 @@ ridgefill_task llama_ridgefill_context::task(const llama_ubatch & ubatch) const 
     res.maps = &projector->maps;
     res.inputs = this;
     static constexpr ridgefill_task::kind KIND_OF[] = {
-        ridgefill_task::NONE,  ridgefill_task::FILL,   ridgefill_task::PLUMB, ridgefill_task::KEEP,
-        ridgefill_task::EARLY, ridgefill_task::RESUME, ridgefill_task::HOLD,  ridgefill_task::LATE,
-        ridgefill_task::MIXED,
+        ridgefill_task::NONE, ridgefill_task::FILL,  ridgefill_task::PLUMB,
+        ridgefill_task::KEEP, ridgefill_task::EARLY, ridgefill_task::RESUME,
+        ridgefill_task::HOLD, ridgefill_task::LATE,  ridgefill_task::MIXED,
     };
     res.what = KIND_OF[cls];
     if (cls == MIXED) { // all rows but one of each sequence is the most

@@ -49,7 +49,17 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // The class of each row of a batch (empty: all exact). A ubatch holds rows of one class. plain: no adapter is
     // active. EARLY, RESUME, HOLD, LATE: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
     // MIXED: reserved for only; a LATE ubatch becomes it when some of its rows were selected.
-    enum row_class : uint8_t { EXACT = 0, FILL = 1, PLUMB = 2, KEEP = 3, EARLY = 4, RESUME = 5, HOLD = 6, LATE = 7, MIXED = 8 };
+    enum row_class : uint8_t {
+        EXACT = 0,
+        FILL = 1,
+        PLUMB = 2,
+        KEEP = 3,
+        EARLY = 4,
+        RESUME = 5,
+        HOLD = 6,
+        LATE = 7,
+        MIXED = 8
+    };
     std::vector<uint8_t> classify(const llama_batch & batch, const llama_cparams & cparams, bool plain);
 
     // What the pass shall do to the graph of this ubatch.
@@ -69,11 +79,11 @@ struct llama_ridgefill_context : ridgefill_inputs {
 
     // ---- quality mode ----
 
-    const class llama_kv_cache * cache = nullptr; // the context's, when it is of the plain kind
-    llama_memory_recurrent * recurrent = nullptr; // beside it
-    class llama_kv_cache * ring = nullptr;        // the cache of layers with a sliding window, beside it
+    const class llama_kv_cache * cache = nullptr;       // the context's, when it is of the plain kind
+    llama_memory_recurrent * recurrent = nullptr;       // beside it
+    class llama_kv_cache * ring = nullptr;              // the cache of layers with a sliding window, beside it
     bool in_order() const { return recurrent || ring; } // late layers must see all bulk rows in order
-    bool can_resume = false;                      // the caches and the graph allow it
+    bool can_resume = false;                            // the caches and the graph allow it
 
     // What a decode does with rows of a tail that waits for its selection. WHOLE: classify() only notes that there are
     // some, and the decode is then done in parts (llama_context::ridgefill_decode).
@@ -81,7 +91,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     half now = WHOLE;
     bool deferred = false; // the batch has such rows
     bool conflict = false; // or rows that must not run now
-    bool uncut = false;    // a second half ran as a whole graph: the pass declined it, though not when memory was reserved
+    bool uncut = false; // a second half ran as a whole graph: the pass declined it, though not when memory was reserved
 
     void find_caches(llama_memory_i * memory, uint32_t n_seq_max);
 

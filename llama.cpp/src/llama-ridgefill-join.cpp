@@ -52,8 +52,8 @@ ggml_tensor * ridgefill_join::fail(const ggml_tensor * t, const char * what) {
     return nullptr;
 }
 
-// What exists whether or not `some` is computed. A view of such memory costs nothing, and a packed result (a scan's rows
-// with its state) has rows only when it is viewed.
+// What exists whether or not `some` is computed. A view of such memory costs nothing, and a packed result (a scan's
+// rows with its state) has rows only when it is viewed.
 bool ridgefill_join::is_given(const ggml_tensor * all) const {
     return is_input(all) || kept.count(all) > 0
            || (ridgefill_is_pure_view(all) && all->src[0] && is_given(all->src[0]));
@@ -88,7 +88,8 @@ ggml_tensor * ridgefill_join::gather(const ggml_tensor * some, ggml_tensor * all
 
 bool ridgefill_join::compute(ggml_tensor * some, ggml_tensor * all) {
     // a parameter that follows from the number of rows means something else for fewer
-    const bool same = ridgefill_is_pure_view(some) || memcmp(some->op_params, all->op_params, sizeof(all->op_params)) == 0;
+    const bool same =
+        ridgefill_is_pure_view(some) || memcmp(some->op_params, all->op_params, sizeof(all->op_params)) == 0;
     if (some->op != all->op || !same) {
         return fail(some, "is computed in another way for fewer rows");
     }

@@ -1,9 +1,9 @@
 #pragma once
 
 // Joins two graphs of one model and one position of its memory: `all` has every row of a ubatch, `some` a few of them.
-// Where `all` computes something anyway (it writes the caches and states of every row), `some` takes its rows from there;
-// the rest `some` computes itself, so work on the other rows is not done. The exception is an op that mixes rows, as a
-// short convolution does: then it is computed for all. Knows shapes and edges, no layers.
+// Where `all` computes something anyway (it writes the caches and states of every row), `some` takes its rows from
+// there; the rest `some` computes itself, so work on the other rows is not done. The exception is an op that mixes
+// rows, as a short convolution does: then it is computed for all. Knows shapes and edges, no layers.
 
 #include "ggml.h"
 
@@ -21,8 +21,8 @@ class ridgefill_join {
         std::unordered_set<const ggml_tensor *> kept, const std::vector<ggml_tensor *> & own
     );
 
-    // Makes `some` computable behind the kept nodes; `all`: the same tensor of the other graph. Changes sources of nodes
-    // of `some` only. Returns false with a reason when the graphs differ or a tensor's rows cannot be told.
+    // Makes `some` computable behind the kept nodes; `all`: the same tensor of the other graph. Changes sources of
+    // nodes of `some` only. Returns false with a reason when the graphs differ or a tensor's rows cannot be told.
     bool take(ggml_tensor * some, ggml_tensor * all);
 
     // The nodes that `take` was called for, and all that they are now computed from.
@@ -35,7 +35,7 @@ class ridgefill_join {
     int64_t n_all;
     ggml_tensor * ids;
     std::unordered_set<const ggml_tensor *> kept;
-    std::unordered_set<const ggml_tensor *> overwritten; // memory that an op changes in place
+    std::unordered_set<const ggml_tensor *> overwritten;          // memory that an op changes in place
     std::unordered_map<const ggml_tensor *, ggml_tensor *> value; // of the tensors of `some` that were met
     std::unordered_set<const ggml_tensor *> taken;
     std::string why;

@@ -18,7 +18,8 @@ constexpr int64_t JOIN_NODES = 64;
 // The graph of the few rows, and its inputs.
 class some_rows : public llm_graph_input_i {
   public:
-    some_rows(const llm_graph_params & all, int64_t max_nodes) : from(all.ridgefill.inputs), params(all), res(max_nodes) {
+    some_rows(const llm_graph_params & all, int64_t max_nodes)
+        : from(all.ridgefill.inputs), params(all), res(max_nodes) {
         const uint32_t n_rows = (uint32_t) all.ridgefill.n_exact;
         params.ubatch.n_tokens = n_rows;
         params.ubatch.n_seq_tokens = n_rows / params.ubatch.n_seqs;
@@ -133,7 +134,8 @@ std::unique_ptr<llm_graph_input_i> ridgefill_mix(
         stops.push_back(m.target);
     }
     const auto kept = ridgefill_written_from(res.get_gf(), stops, {ridgefill_section::AFTER, source});
-    if ((int64_t) kept.size() + ggml_graph_n_nodes(gf) + JOIN_NODES * (int64_t) maps.size() >= ggml_graph_size(res.get_gf())) {
+    if ((int64_t) kept.size() + ggml_graph_n_nodes(gf) + JOIN_NODES * (int64_t) maps.size()
+        >= ggml_graph_size(res.get_gf())) {
         reason = "too many nodes";
         return nullptr;
     }
@@ -148,7 +150,8 @@ std::unique_ptr<llm_graph_input_i> ridgefill_mix(
         ggml_tensor * y = maps[k].replacement;
         const int64_t width = task.maps->n_out;
         ggml_tensor * x = ggml_set_rows(
-            ctx, ggml_reshape_2d(ctx, y, width, n_rows), ggml_reshape_2d(ctx, targets[k], width, task.n_exact), some->ids
+            ctx, ggml_reshape_2d(ctx, y, width, n_rows), ggml_reshape_2d(ctx, targets[k], width, task.n_exact),
+            some->ids
         );
         ggml_format_name(x, "ridgefill-mixed-%d", task.maps->maps[k].il);
         maps[k].replacement = ggml_reshape_4d(ctx, x, y->ne[0], y->ne[1], y->ne[2], y->ne[3]);

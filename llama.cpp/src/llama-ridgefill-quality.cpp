@@ -87,8 +87,7 @@ std::unique_ptr<ridgefill_prompt_quality> llama_ridgefill_context::start_quality
 void llama_ridgefill_context::find_caches(llama_memory_i * memory, uint32_t n_seq_max) {
     const auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory);
     const auto * hybrid_iswa = dynamic_cast<const llama_memory_hybrid_iswa *>(memory);
-    const auto * iswa =
-        hybrid_iswa ? hybrid_iswa->get_mem_attn() : dynamic_cast<const llama_kv_cache_iswa *>(memory);
+    const auto * iswa = hybrid_iswa ? hybrid_iswa->get_mem_attn() : dynamic_cast<const llama_kv_cache_iswa *>(memory);
     const auto * dsa = dynamic_cast<const llama_kv_cache_dsa *>(memory); // the indexer's cells are found alike
 
     recurrent = hybrid ? hybrid->get_mem_recr() : hybrid_iswa ? hybrid_iswa->get_mem_recr() : nullptr;
@@ -367,7 +366,9 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         const int rc = p.batch.tokens.empty() ? 0 : decode(p.batch);
         ridgefill->now = llama_ridgefill_context::WHOLE;
         if (!rc && ridgefill->uncut) {
-            LLAMA_LOG_ERROR("%s: the pass could not cut a graph at layer S: %s\n", __func__, ridgefill->outcome.reason.c_str());
+            LLAMA_LOG_ERROR(
+                "%s: the pass could not cut a graph at layer S: %s\n", __func__, ridgefill->outcome.reason.c_str()
+            );
             return -3;
         }
         return rc;

@@ -8,9 +8,9 @@
 //   tail rows       layers S.. likewise; they give the prompt's outputs
 //
 // Nothing in the bulk depends on late KV caches, so the selection may wait for the end of the prompt. A recurrent
-// layer's state does depend on all rows before it, and a sliding window's cells are taken over, so there the bulk's late part waits too: bulk rows run layers 0..S-1
-// first, and behind the selection all of them pass the late layers in order, the selected ones beside the filled ones
-// (llama-ridgefill-mixed.h).
+// layer's state does depend on all rows before it, and a sliding window's cells are taken over, so there the bulk's
+// late part waits too: bulk rows run layers 0..S-1 first, and behind the selection all of them pass the late layers in
+// order, the selected ones beside the filled ones (llama-ridgefill-mixed.h).
 
 #include "llama-ridgefill-decay.h"
 #include "llama-ridgefill-ring.h"

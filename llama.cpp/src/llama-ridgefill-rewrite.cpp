@@ -48,8 +48,8 @@ void mark_needed(const redirected_view & view, ggml_tensor * root, tensor_set & 
     }
 }
 
-// What keeps a replacement from being computed: a target that it reads, or one that is computed from it once the graph's
-// nodes read replacements. nullptr: nothing. own: the graph's nodes; done: what earlier calls found in order.
+// What keeps a replacement from being computed: a target that it reads, or one that is computed from it once the
+// graph's nodes read replacements. nullptr: nothing. own: the graph's nodes; done: what earlier calls found in order.
 const ggml_tensor *
 find_obstacle(ggml_tensor * replacement, const redirected_view & view, const tensor_set & own, tensor_set & done) {
     struct visit {

@@ -37,10 +37,11 @@ struct ridgefill_rewrite_stats {
 // Roots are the nodes that write into memory allocated before the graph was built (the caches), and extra_roots. With
 // a `part` only the cache writes of that part count.
 //
-// requires: each target is a compute tensor with a use; no replacement is made from its own target (it may read nodes of
+// requires: each target is a compute tensor with a use; no replacement is made from its own target (it may read nodes
+// of
 //           the graph, which then read other replacements); no target survives; no in-place op that would be dropped
-//           writes to memory of a kept node or a target; no kept node must go. Otherwise returns false with a reason and
-//           leaves the graph untouched.
+//           writes to memory of a kept node or a target; no kept node must go. Otherwise returns false with a reason
+//           and leaves the graph untouched.
 // ensures:  kept nodes stay in their original order; a replacement stands just before its first use; input leafs stay
 //           (their data is set from outside); ridgefill_rewrite_verify holds.
 //
@@ -52,9 +53,8 @@ bool ridgefill_rewrite(
 );
 
 // The nodes that the cache writes of a part are made from, the writes included, as far as `stops`.
-std::unordered_set<const ggml_tensor *> ridgefill_written_from(
-    ggml_cgraph * gf, const std::vector<ggml_tensor *> & stops, const ridgefill_section & part = {}
-);
+std::unordered_set<const ggml_tensor *>
+ridgefill_written_from(ggml_cgraph * gf, const std::vector<ggml_tensor *> & stops, const ridgefill_section & part = {});
 
 // VIEW, RESHAPE, PERMUTE, TRANSPOSE: computes nothing.
 bool ridgefill_is_pure_view(const ggml_tensor * t);

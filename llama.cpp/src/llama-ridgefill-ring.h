@@ -1,8 +1,9 @@
 #pragma once
 
-// Cells of layers with a sliding window hold the last rows only, so a bulk row has lost its cell there when quality mode
-// comes to its late layers. All rows then pass the late layers in order (as on hybrids), and the cells' bookkeeping goes
-// through the prompt a second time: back to what it was before the bulk, then row by row over the same cells.
+// Cells of layers with a sliding window hold the last rows only, so a bulk row has lost its cell there when quality
+// mode comes to its late layers. All rows then pass the late layers in order (as on hybrids), and the cells'
+// bookkeeping goes through the prompt a second time: back to what it was before the bulk, then row by row over the same
+// cells.
 //
 // That is exact when no other sequence shares the cells and when rows that came in different ubatches come in different
 // ones again: a cell is taken over once no row of the ubatch sees what it held.

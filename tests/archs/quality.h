@@ -1,7 +1,8 @@
 #pragma once
 
-// Quality mode of one architecture, with maps that answer zeros: every row selected gives an exact run's bits, none those
-// of speed mode, and half of them the same whether a ubatch holds one row or many (filled and selected ones mixed).
+// Quality mode of one architecture, with maps that answer zeros: every row selected gives an exact run's bits, none
+// those of speed mode, and half of them the same whether a ubatch holds one row or many (filled and selected ones
+// mixed).
 
 #include "core/harness.h"
 
@@ -35,7 +36,8 @@ inline quality_verdict run_quality(
     o.set_zero(1);
     const steps all = p.make(model);
     llama_ridgefill_counts counts = {};
-    const auto run_mode = [&](llama_context * ctx, llama_ridgefill_mode mode, llama_ridgefill_select select, float share) {
+    const auto run_mode = [&](llama_context * ctx, llama_ridgefill_mode mode, llama_ridgefill_select select,
+                              float share) {
         char err[256] = "";
         llama_ridgefill_params params = p.params(mode);
         params.select = select;
@@ -69,8 +71,8 @@ inline quality_verdict run_quality(
     // batch shapes round differently, in an exact run too; a router may then choose other experts
     const double allowed = 5 * v.rounding + 10 * limit;
     v.status = v.all > limit || v.none > limit || v.mixed > allowed || !half ? "differs"
-               : power <= 2 * v.mixed                                         ? "weak"
-                                                                              : "equal";
+               : power <= 2 * v.mixed                                        ? "weak"
+                                                                             : "equal";
     if (!std::isfinite(v.none) && v.all <= limit && half) { // difference() of what is not finite
         v.status = "weak";
     }

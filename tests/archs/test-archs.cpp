@@ -111,7 +111,8 @@ void run_quality(llama_model * model, llm_arch arch, llama_ridgefill_target targ
     const archs::quality_verdict q = archs::run_quality(model, open, c, fixture_prompt(1), LIMIT);
     v.quality = q.status + (q.reason.empty() ? "" : ", " + q.reason);
     fprintf(
-        stderr, "quality %s: all %g none %g mixed %g rounding %g\n", v.quality.c_str(), q.all, q.none, q.mixed, q.rounding
+        stderr, "quality %s: all %g none %g mixed %g rounding %g\n", v.quality.c_str(), q.all, q.none, q.mixed,
+        q.rounding
     );
 }
 
@@ -304,9 +305,8 @@ int child(const archs::entry & e, int level) {
     llama_backend_init();
     const auto print = [](const char * target, const verdict & v) {
         printf(
-            "RESULT\t%s\t%s\t%s\t%.9g\t%.9g\t%.9g\t%d\t%d\t%d\t%s.\t%s.\n", target, v.status.c_str(),
-            v.reason.c_str(), v.plumb, v.oracle, v.zeros, v.n_before, v.n_after, v.n_late_ffn, v.setups.c_str(),
-            v.quality.c_str()
+            "RESULT\t%s\t%s\t%s\t%.9g\t%.9g\t%.9g\t%d\t%d\t%d\t%s.\t%s.\n", target, v.status.c_str(), v.reason.c_str(),
+            v.plumb, v.oracle, v.zeros, v.n_before, v.n_after, v.n_late_ffn, v.setups.c_str(), v.quality.c_str()
         );
         fflush(stdout);
     };
@@ -433,9 +433,9 @@ void print(const line & l) {
     const verdict & v = l.chosen == "block_input" ? l.block : l.layer;
     printf(
         "%-22s %-8s plumb %-8s oracle %-8s zeros %-8s %4d -> %4d  block_input %s  quality %s  setups %s%s%s\n",
-        l.name.c_str(),
-        l.status.c_str(), number(v.plumb).c_str(), number(v.oracle).c_str(), number(v.zeros).c_str(), v.n_before,
-        v.n_after, l.block.status.c_str(), v.quality.c_str(), v.setups.c_str(), l.reason.empty() ? "" : ": ", l.reason.c_str()
+        l.name.c_str(), l.status.c_str(), number(v.plumb).c_str(), number(v.oracle).c_str(), number(v.zeros).c_str(),
+        v.n_before, v.n_after, l.block.status.c_str(), v.quality.c_str(), v.setups.c_str(),
+        l.reason.empty() ? "" : ": ", l.reason.c_str()
     );
     fflush(stdout);
 }
@@ -459,8 +459,7 @@ void write_json(const std::string & path, const std::vector<line> & lines) {
             << ", \"target\": " << json_text(l.chosen) << ", \"zeros\": " << number(v.zeros)
             << ", \"layers\": " << l.n_layer << ", \"nodes\": [" << v.n_before << ", " << v.n_after
             << "], \"block_input\": " << json_text(l.block.status) << ", \"quality\": " << json_text(v.quality)
-            << ", \"setups\": " << json_text(v.setups) << "}"
-            << (i + 1 < lines.size() ? "," : "") << "\n";
+            << ", \"setups\": " << json_text(v.setups) << "}" << (i + 1 < lines.size() ? "," : "") << "\n";
     }
     out << "}\n";
 }
@@ -488,7 +487,8 @@ void write_doc(const std::string & path, const std::vector<line> & lines) {
            "  in a unified and in a split cache. Equal means the logits and every byte of the caches and states.\n"
            "- *Quality*: quality mode at split 2, maps answering zeros. Equal: every row selected gives an exact run's "
            "bits, none\n"
-           "  speed mode's, and half of them at random the same whether a ubatch holds one row or 32. Declined rows run "
+           "  speed mode's, and half of them at random the same whether a ubatch holds one row or 32. Declined rows "
+           "run "
            "exactly.\n\n";
     out << n["equal"] << " equal";
     for (const auto & [status, count] : n) {

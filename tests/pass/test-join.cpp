@@ -35,7 +35,8 @@ struct model {
         l.q = w.named(ggml_mul(ctx, x, gain), "q");
         ggml_tensor * state = ggml_mul_mat(ctx, weight, weight);
         l.packed = w.named(ggml_concat(ctx, l.q, state, 1), "packed"); // no row per token: WIDTH rows more
-        ggml_tensor * write = ggml_cpy(ctx, l.packed, ggml_view_2d(ctx, states, WIDTH, l.packed->ne[1], states->nb[1], 0));
+        ggml_tensor * write =
+            ggml_cpy(ctx, l.packed, ggml_view_2d(ctx, states, WIDTH, l.packed->ne[1], states->nb[1], 0));
         l.write = expand ? w.expand(write) : write;
         l.rows = w.named(ggml_view_2d(ctx, l.packed, WIDTH, x->ne[1], l.packed->nb[1], 0), "rows");
         ggml_tensor * sum = ggml_add(ctx, ggml_sqr(ctx, l.rows), x);
@@ -182,7 +183,9 @@ void test_mixing() {
             for (int64_t r = 0; r <= PLACES[i]; ++r) {
                 want -= VALUES[(size_t) (r * WIDTH + c)];
             }
-            CHECK(found[i * WIDTH + (size_t) c] == want, "row %zu: %g, found %g", i, want, found[i * WIDTH + (size_t) c]);
+            CHECK(
+                found[i * WIDTH + (size_t) c] == want, "row %zu: %g, found %g", i, want, found[i * WIDTH + (size_t) c]
+            );
         }
     }
 }
@@ -216,7 +219,9 @@ void test_refused() {
         ggml_tensor * x = m.some_x();
         ggml_tensor * some = m.w.named(ggml_scale(m.ctx, x, (float) PLACES.size()), "mean");
         ridgefill_join join = m.join({x});
-        refused("a number of rows", join, some, ggml_scale(m.ctx, m.all_x, (float) N_ALL), "mean is computed in another");
+        refused(
+            "a number of rows", join, some, ggml_scale(m.ctx, m.all_x, (float) N_ALL), "mean is computed in another"
+        );
     }
     {
         model m;
@@ -242,9 +247,7 @@ void test_refused() {
     }
     {
         model m;
-        const auto f = [&](ggml_tensor * x) {
-            return ggml_scale_inplace(m.ctx, ggml_mul(m.ctx, x, m.gain), 2.0f);
-        };
+        const auto f = [&](ggml_tensor * x) { return ggml_scale_inplace(m.ctx, ggml_mul(m.ctx, x, m.gain), 2.0f); };
         ggml_tensor * all = f(m.all_x);
         m.w.expand(ggml_cpy(m.ctx, all->src[0], ggml_view_2d(m.ctx, m.states, WIDTH, N_ALL, m.states->nb[1], 0)));
         ggml_tensor * x = m.some_x();
