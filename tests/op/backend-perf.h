@@ -10,6 +10,7 @@ enum perf_type { PERF_RIDGEFILL, PERF_ROUNDED, PERF_Q8_0, PERF_BF16, PERF_COUNT 
 static const char * perf_types[PERF_COUNT] = {"ridgefill", "rounded", "q8_0", "bf16"};
 
 struct perf_run {
+    ggml_backend_ptr backend;
     ggml_context_ptr ctx_weights, ctx_rest, ctx_graph;
     ggml_backend_buffer_ptr weights, rest;
     std::string buffer_name;
@@ -31,10 +32,14 @@ inline std::vector<ggml_backend_buffer_type_t> buffer_types(ggml_backend_dev_t d
 
 // The op repeated in one graph, so that the cost of starting a graph does not count, on several weights in turn, so
 // that they come from memory as the layers of a model do; x is the same for all, as it is for the maps. The result has
-// graph == NULL when the backend has no such op.
-inline perf_run
-perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int64_t k, int64_t n, int64_t rows) {
+// graph == NULL when the backend has no such op. Each has a backend of its own: Mesa 22.3's llvmpipe does not stand it
+// when descriptor sets are used again after buffers that they once held are gone (ggml-ridgefill/vulkan/README.md).
+inline perf_run perf_prepare(ggml_backend_dev_t dev, int n_threads, perf_type type, int64_t k, int64_t n, int64_t rows) {
     perf_run run;
+    run.backend = open_backend(dev, n_threads);
+    if (!run.backend) {
+        return run;
+    }
     const bool cpu = ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
     run.n_ops = int(std::clamp<int64_t>(int64_t(cpu ? 4e8 : 4e11) / (k * n * rows), 1, 32));
     const bool ours = type == PERF_RIDGEFILL || type == PERF_ROUNDED;
@@ -82,7 +87,7 @@ perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int
     if (!run.weights) {
         return run;
     }
-    run.rest.reset(ggml_backend_alloc_ctx_tensors(run.ctx_rest.get(), backend));
+    run.rest.reset(ggml_backend_alloc_ctx_tensors(run.ctx_rest.get(), run.backend.get()));
     if (!run.rest) {
         return run;
     }
@@ -122,9 +127,9 @@ perf_prepare(ggml_backend_dev_t dev, ggml_backend_t backend, perf_type type, int
     return run;
 }
 
-inline double time_us(ggml_backend_t backend, perf_run & run) {
+inline double time_us(perf_run & run) {
     const auto begin = std::chrono::steady_clock::now();
-    if (ggml_backend_graph_compute(backend, run.graph) != GGML_STATUS_SUCCESS) {
+    if (ggml_backend_graph_compute(run.backend.get(), run.graph) != GGML_STATUS_SUCCESS) {
         return -1.0;
     }
     const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - begin;
@@ -137,8 +142,7 @@ inline double median(std::vector<double> v) {
 }
 
 inline bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FILE * json, bool & first) {
-    ggml_backend_ptr backend = open_backend(dev, opt.n_threads);
-    if (!backend) {
+    if (!open_backend(dev, opt.n_threads)) {
         return false;
     }
     const char * name = ggml_backend_dev_name(dev);
@@ -157,12 +161,12 @@ inline bool run_perf(ggml_backend_dev_t dev, const options & opt, FILE * csv, FI
         for (int64_t rows : opt.rows) {
             std::vector<perf_run> runs;
             for (int type = 0; type < PERF_COUNT; type++) {
-                runs.push_back(perf_prepare(dev, backend.get(), perf_type(type), k, n, rows));
+                runs.push_back(perf_prepare(dev, opt.n_threads, perf_type(type), k, n, rows));
             }
             const auto begin = std::chrono::steady_clock::now();
             for (int i = -1; i < 1000; i++) { // the first run warms up
                 for (perf_run & run : runs) {
-                    const double us = run.graph ? time_us(backend.get(), run) : -1.0;
+                    const double us = run.graph ? time_us(run) : -1.0;
                     if (i >= 0 && us > 0.0) {
                         run.us.push_back(us);
                     }
