@@ -20,9 +20,10 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+# of 128 invocations: a pipeline may ask for whole subgroups of any size
 empty=$(dirname "$out")/empty-program
 if [ ! -e "$empty" ]; then
-    printf '#version 450\nvoid main() {}\n' | "${GLSLC:-glslc}" -fshader-stage=compute - -o "$empty.$$"
+    printf '#version 450\nlayout(local_size_x = 128) in;\nvoid main() {}\n' | "${GLSLC:-glslc}" -fshader-stage=compute - -o "$empty.$$"
     mv "$empty.$$" "$empty"
 fi
 cp "$empty" "$out"

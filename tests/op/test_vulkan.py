@@ -69,6 +69,12 @@ def test_variant(program: Path, variant: str, variables: dict[str, str]) -> None
     assert re.search(r"Vulkan0: [1-9]\d* passed, 0 failed, 0 not supported", text), text[-4000:]
 
 
+def test_several_shapes(program: Path) -> None:
+    """Graphs of other ops by turns, whose buffers come and go; what upstream's shaders compute does not matter."""
+    text = run(program, "perf", "-s", "64x64,128x64,64x128", "-r", "1,32", "--time", "0.01")
+    assert len(re.findall(r"^ +\d+ +\d+ +\d+ \|", text, re.MULTILINE)) == 6, text[-4000:]
+
+
 def has_integer_dot() -> bool:
     """Whether glslc knows the extension: then the shader that needs it is there."""
     return (VULKAN / "llama.cpp/ggml/src/ggml-vulkan/vulkan-shaders.spv/ridgefill_mul_int_dot.spv").is_file()
