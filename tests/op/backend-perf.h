@@ -34,7 +34,8 @@ inline std::vector<ggml_backend_buffer_type_t> buffer_types(ggml_backend_dev_t d
 // that they come from memory as the layers of a model do; x is the same for all, as it is for the maps. The result has
 // graph == NULL when the backend has no such op. Each has a backend of its own: Mesa 22.3's llvmpipe does not stand it
 // when descriptor sets are used again after buffers that they once held are gone (ggml-ridgefill/vulkan/README.md).
-inline perf_run perf_prepare(ggml_backend_dev_t dev, int n_threads, perf_type type, int64_t k, int64_t n, int64_t rows) {
+inline perf_run
+perf_prepare(ggml_backend_dev_t dev, int n_threads, perf_type type, int64_t k, int64_t n, int64_t rows) {
     perf_run run;
     run.backend = open_backend(dev, n_threads);
     if (!run.backend) {
