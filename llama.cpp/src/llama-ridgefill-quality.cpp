@@ -21,6 +21,10 @@
 // exact.
 static constexpr size_t KEEP_BUDGET = 1024ull * 1024 * 1024;
 
+// With recurrent layers attention chooses whole runs: a row's state is made from the rows before it, so neighbours
+// repair each other. Runs of 64 leave less of the loss than single rows or runs of 8 (docs/results/hybrid-tiny.csv).
+static constexpr llama_pos RECURRENT_RUN = 64;
+
 size_t ridgefill_prompt_quality::n_bulk() const {
     size_t n = rows.size(); // the tail is short and comes last
     while (n > 0 && rows.pos_at(n - 1) >= bulk_end) {
@@ -34,7 +38,7 @@ ridgefill_shares ridgefill_prompt_quality::filled_shares() const {
     return decay.shares(n > 0 ? (float) (n - chosen.size()) / (float) n : 1.0f);
 }
 
-void ridgefill_prompt_quality::choose(const std::vector<float> * table) {
+void ridgefill_prompt_quality::choose(const std::vector<float> * table, llama_pos block) {
     const size_t n = n_bulk();
     std::vector<llama_pos> pos(n);
     std::vector<llama_token> token(n);
@@ -43,7 +47,7 @@ void ridgefill_prompt_quality::choose(const std::vector<float> * table) {
         token[i] = rows.token_at(i);
     }
     chosen.clear();
-    for (const uint32_t r : ridgefill_select(select, share, pos, token, scores, table)) {
+    for (const uint32_t r : ridgefill_select(select, share, pos, token, scores, table, block)) {
         chosen.push_back(pos[r]);
     }
 }
@@ -395,7 +399,7 @@ int llama_context::ridgefill_decode(const llama_batch_ext & batch) {
         }
         ridgefill_prompt_quality & q = *ridgefill->quality_of(seq);
         const auto & table = ridgefill->projector->score;
-        q.choose(table.empty() ? nullptr : &table);
+        q.choose(table.empty() ? nullptr : &table, ridgefill->recurrent ? RECURRENT_RUN : 1);
         std::vector<llama_pos> again = q.chosen;
         if (ridgefill->in_order()) { // all of the bulk, the selected rows among it
             again.clear();

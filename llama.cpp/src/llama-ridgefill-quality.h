@@ -43,6 +43,6 @@ struct ridgefill_prompt_quality {
     // Number of kept rows below bulk_end.
     size_t n_bulk() const;
 
-    // Chooses them. table: the side file's scores or nullptr.
-    void choose(const std::vector<float> * table);
+    // Chooses them. table: the side file's scores or nullptr. block: attention chooses so many neighbours at once.
+    void choose(const std::vector<float> * table, llama_pos block);
 };

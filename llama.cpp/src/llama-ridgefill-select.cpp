@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 namespace {
 
@@ -92,6 +93,39 @@ std::vector<uint32_t> by_attention(llama_ridgefill_select select, size_t k, cons
     return res;
 }
 
+// As many rows in whole blocks of positions: those blocks that hold most of the rows.
+std::vector<uint32_t>
+whole_blocks(const std::vector<uint32_t> & rows, const std::vector<llama_pos> & pos, llama_pos block) {
+    std::map<llama_pos, size_t> hits, size; // by block
+    for (const uint32_t r : rows) {
+        hits[pos[r] / block]++;
+    }
+    for (const llama_pos p : pos) {
+        size[p / block]++;
+    }
+    std::vector<std::pair<size_t, llama_pos>> order;
+    for (const auto & [b, n] : hits) {
+        order.push_back({n, -b}); // most rows first, then the lower block
+    }
+    std::sort(order.rbegin(), order.rend());
+    std::set<llama_pos> taken;
+    size_t n_rows = 0;
+    for (const auto & [n, b] : order) {
+        if (n_rows + size[-b] / 2 > rows.size()) {
+            break; // the next block would leave the share by more than it fills
+        }
+        taken.insert(-b);
+        n_rows += size[-b];
+    }
+    std::vector<uint32_t> res;
+    for (uint32_t r = 0; r < pos.size(); ++r) {
+        if (taken.count(pos[r] / block)) {
+            res.push_back(r);
+        }
+    }
+    return res;
+}
+
 } // namespace
 
 void ridgefill_scores::start(size_t n) {
@@ -132,7 +166,8 @@ std::vector<float> ridgefill_scores::maxima(query q) const {
 
 std::vector<uint32_t> ridgefill_select(
     llama_ridgefill_select select, float share, const std::vector<llama_pos> & pos,
-    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table
+    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table,
+    llama_pos block
 ) {
     std::vector<uint32_t> res;
 
@@ -145,6 +180,9 @@ std::vector<uint32_t> ridgefill_select(
     case LLAMA_RIDGEFILL_SELECT_SPANS:
     case LLAMA_RIDGEFILL_SELECT_ROWS:
         res = by_attention(select, rounded((double) share * (double) pos.size()), scores, pos.size());
+        if (block > 1) {
+            res = whole_blocks(res, pos, block);
+        }
         break;
     case LLAMA_RIDGEFILL_SELECT_CLASS:
     case LLAMA_RIDGEFILL_SELECT_RANDOM: {

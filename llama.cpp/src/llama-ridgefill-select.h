@@ -33,8 +33,10 @@ class ridgefill_scores {
 };
 
 // Indices of the chosen rows, ascending. pos, token: of each bulk row, ascending positions. table: score per token id
-// (facts of a published table: finite = may be kept), may be null unless select is CLASS.
+// (facts of a published table: finite = may be kept), may be null unless select is CLASS. block: attention chooses
+// whole runs of so many positions.
 std::vector<uint32_t> ridgefill_select(
     llama_ridgefill_select select, float share, const std::vector<llama_pos> & pos,
-    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table
+    const std::vector<llama_token> & token, const ridgefill_scores & scores, const std::vector<float> * table,
+    llama_pos block = 1
 );

@@ -94,11 +94,17 @@ class Arms:
                 raise RuntimeError(f"{' '.join(key)}: found {counts}, allowed {wanted} rows filled or selected")
         for key, kept in self.drops.items():
             self.session.attach(None, self.off)
-            now[key] = self.score(ids[-kept:], kept - self.tail)
+            short = self.shortened(ids, kept)
+            now[key] = self.score(short, len(short) - self.tail)
         self.exact.append(float(exact.mean()))
         for key, (nll, top) in now.items():
             self.losses.setdefault(key, []).append(float(nll.mean() - exact.mean()))
             self.agree.setdefault(key, []).append(float((top == best).mean()))
+
+    def shortened(self, ids: list[int], kept: int) -> list[int]:
+        """The last rows, behind the model's leading token where it has one: without it some models do not work at all."""
+        leading = self.session.tokenize("")
+        return ids[-kept:] if kept >= len(ids) else leading + ids[-kept:]
 
     def params_of(self, mode: str) -> _capi.llama_ridgefill_params:
         quality = parse_quality(mode)

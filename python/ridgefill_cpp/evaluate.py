@@ -5,7 +5,8 @@ Arms, all scored on the last tail - 1 tokens of each document:
     uncorrected  the same without its correction of recurrent states, where it has one
     quality      as fill, then selected bulk rows run exactly; quality:SELECT:SHARE for others than attention and 0.13
     identity     the bulk filled by the identity (every late layer is given the stream entering the split)
-    dropped      no bulk at all: the exact tail is the whole prompt; dropped:ROWS: the last ROWS rows are
+    dropped      no bulk at all: the exact tail is the whole prompt, behind the model's leading token if it has one;
+                 dropped:ROWS: the last ROWS rows are
 The loss of an arm is its mean negative log-likelihood per token minus that of the exact run, in nats.
 """
 

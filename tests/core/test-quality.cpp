@@ -207,9 +207,10 @@ void test_hybrid(const bench & b) {
     const auto speed = f.run_mode(all, p.params(LLAMA_RIDGEFILL_MODE_SPEED));
     const auto some = f.run_mode(all, f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f));
     const auto c = f.counts();
+    // whole runs of 64: 112 to 128 of the 240 rows, the first run has only 48
     CHECK(
-        c.n_selected == p.n_bulk / 2 && c.n_filled == p.n_bulk - c.n_selected, "selected %d filled %d", c.n_selected,
-        c.n_filled
+        c.n_selected >= 112 && c.n_selected <= 128 && c.n_filled == p.n_bulk - c.n_selected, "selected %d filled %d",
+        c.n_selected, c.n_filled
     );
     CHECK(difference(plumb, some) > 0 && difference(speed, some) > 0);
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from ridgefill_cpp import cli, evaluate
+from ridgefill_cpp._arms import Arms
 
 
 def test_nll_against_the_definition():
@@ -48,6 +49,16 @@ def test_tail_loss_of_known_maps(report):
     # after split 29 of 30 no layer is filled: equal to exact up to rounding
     assert abs(report.arm("fill", "s29").loss) < 2e-3 and report.arm("fill", "s29").top1 > 0.98
     assert report.arm("dropped").documents == 2
+
+
+def test_a_shortened_prompt_keeps_the_leading_token():
+    class Leading:
+        def tokenize(self, text: str) -> list[int]:
+            return [7, *text.encode()]
+
+    arms = Arms(Leading(), 6, 2, 1)
+    assert arms.shortened([7, 1, 2, 3, 4, 5], 3) == [7, 3, 4, 5]
+    assert arms.shortened([7, 1, 2, 3, 4, 5], 6) == [7, 1, 2, 3, 4, 5]
 
 
 def test_table_has_a_line_for_each_arm(report):
