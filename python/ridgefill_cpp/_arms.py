@@ -102,7 +102,7 @@ class Arms:
             self.agree.setdefault(key, []).append(float((top == best).mean()))
 
     def shortened(self, ids: list[int], kept: int) -> list[int]:
-        """The last rows, behind the model's leading token where it has one: without it some models do not work at all."""
+        """The last rows, behind the model's leading token where it has one: without it some models do not work."""
         leading = self.session.tokenize("")
         return ids[-kept:] if kept >= len(ids) else leading + ids[-kept:]
 
