@@ -47,7 +47,7 @@ struct llama_ridgefill_context : ridgefill_inputs {
     // ---- hooks of llama_context ----
 
     // The class of each row of a batch (empty: all exact). A ubatch holds rows of one class. plain: no adapter is
-    // active. EARLY, RESUME, HOLD, LATE: rows of quality mode that run in two halves (llama-ridgefill-quality.cpp).
+    // active. EARLY, RESUME, HOLD, LATE: rows of quality mode that run in two halves (llama-ridgefill-decode.cpp).
     // MIXED: reserved for only; a LATE ubatch becomes it when some of its rows were selected.
     enum row_class : uint8_t {
         EXACT = 0,

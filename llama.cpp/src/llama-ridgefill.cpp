@@ -263,6 +263,16 @@ bool llama_ridgefill_attach(
         rf.projector = nullptr;
         return fail(err, err_len, "graph: " + rf.outcome.reason);
     }
+    if (projector && params.mode == LLAMA_RIDGEFILL_MODE_QUALITY && !rf.can_resume) {
+        const bool shared = rf.ring && !rf.cache;
+        LLAMA_LOG_WARN(
+            "%s: quality mode: found %s, prompts run exactly (reason memory)\n%s: hint: %s\n", __func__,
+            shared     ? "sliding windows in a cache of several sequences"
+            : rf.cache ? "a graph that cannot be cut"
+                       : "a cache whose rows cannot run again",
+            __func__, shared ? "use one sequence (-np 1), or mode speed" : "use mode speed"
+        );
+    }
     return true;
 }
 
