@@ -258,6 +258,9 @@ void llama_ridgefill_context::prepare(
         return;
     }
     const ridgefill_task::kind what = task(ubatch).what;
+    if (recurrent && (what == ridgefill_task::HOLD || what == ridgefill_task::EARLY || is_second_half(what))) {
+        ridgefill_settle(*recurrent, ubatch, sched);
+    }
     if (what == ridgefill_task::LATE || what == ridgefill_task::MIXED) {
         return; // its first half has taken the correction off
     }

@@ -370,13 +370,12 @@ void test_cuts(const bench & b) {
     equal(once, f.run_mode(one, q), "one batch");
 }
 
-void test_beside(const bench & b, bool unified) {
-    check::begin(unified ? "beside other sequences, unified" : "beside other sequences, split");
-    setup s;
+void test_beside(const bench & b, setup s, const prompt & p, bool unified) {
+    check::begin("beside other sequences " + s.name + (unified ? ", unified" : ", split"));
     s.n_seq = 3;
     s.unified = unified;
     s.n_ubatch = 96; // more rows of each sequence than the question has, also where memory is reserved for all three
-    fixture f(b, s);
+    fixture f(b, s, p);
     const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
     const int n = f.p.n_prompt(), tail = n - f.p.n_tail;
     const auto mem = llama_get_memory(f.ctx.get());
@@ -409,10 +408,10 @@ void test_beside(const bench & b, bool unified) {
     }
     llama_memory_clear(mem, true);
     step batch;
-    for (int seq = 0; seq < 3; ++seq) {
+    for (const int seq : {2, 1, 0}) { // so that recurrent states change places when 0 and 2 run together
         begin(seq);
     }
-    for (const int seq : {2, 1, 0}) {
+    for (const int seq : {0, 1, 2}) {
         const step last = rows(seq, from[seq], to[seq]);
         batch.insert(batch.end(), last.begin(), last.end());
     }
@@ -509,6 +508,8 @@ int main(int argc, char ** argv) {
         const bench h = hybrid_bench();
         test_hybrid(h);
         test_work(h);
+        test_beside(h, hybrid_setup(), hybrid_prompt(), true);
+        test_beside(h, hybrid_setup(), hybrid_prompt(), false);
         for (const setup & s : hybrid_setups()) {
             test_mixed(h, s, hybrid_prompt());
         }
@@ -516,8 +517,8 @@ int main(int argc, char ** argv) {
     }
     test_share(b);
     test_cuts(b);
-    test_beside(b, true);
-    test_beside(b, false);
+    test_beside(b, {}, {}, true);
+    test_beside(b, {}, {}, false);
     quiet = true;
     test_failure(b);
     test_abandoned(b, false);
