@@ -295,12 +295,15 @@ void test_window() {
     prompt p;
     p.n_bulk = 700;
     for (const bool full : {false, true}) {
-        setup s;
-        s.name = full ? "window, all cells" : "window, ring";
-        s.n_ctx = 1024;
-        s.swa_full = full;
-        test_bounds(b, s, p);
-        test_mixed(b, s, p);
+        for (const bool unified : {false, true}) { // then ubatches are cut without a view to sequences
+            setup s;
+            s.name = std::string(full ? "window, all cells" : "window, ring") + (unified ? ", unified" : "");
+            s.n_ctx = 1024;
+            s.swa_full = full;
+            s.unified = unified;
+            test_bounds(b, s, p);
+            test_mixed(b, s, p);
+        }
     }
     check::begin("window, cells and batches");
     setup s;
