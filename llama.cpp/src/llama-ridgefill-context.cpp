@@ -73,6 +73,10 @@ void llama_ridgefill_context::attach(const llama_ridgefill_projector * next, con
     if (projector != next) {
         for (auto & [id, s] : seqs) {
             s.marks.forget_applied();
+            if (s.quality) { // its rows are another layer's: what is still to come of the prompt runs exactly
+                s.quality.reset();
+                s.cursor.plan.reason = s.counts.reason = LLAMA_RIDGEFILL_REASON_NO_PLAN;
+            }
         }
     }
     projector = next;

@@ -461,6 +461,32 @@ void test_failure(const bench & b) {
     equal(want, found, "after an abort");
 }
 
+void test_attach(const bench & b) {
+    check::begin("another side file before the tail");
+    fixture f(b);
+    capture c(b.model, b.n_layer / 2 - 1, LLAMA_RIDGEFILL_TARGET_LAYER_INPUT);
+    std::fill(c.widths.begin(), c.widths.end(), llama_model_n_embd(b.model));
+    oracle other(b.model, c, 32);
+    other.set_zero(1);
+    const steps all = last_only(f.p.make(b.model), f.p.n_prompt());
+    const auto run_both = [&](const llama_ridgefill_params & params) {
+        const auto attach = [&](const oracle & o) {
+            CHECK(llama_ridgefill_attach(f.ctx.get(), &o.projector, params, nullptr, 0));
+        };
+        attach(f.o);
+        llama_ridgefill_set_filled(f.ctx.get(), 0, {});
+        llama_ridgefill_prompt(f.ctx.get(), 0, 0, f.p.n_prompt(), nullptr);
+        return run(f.ctx.get(), all, [&](size_t i) {
+            if (all[i].front().pos == f.p.n_head + f.p.n_bulk) {
+                attach(other);
+            }
+        });
+    };
+    const auto speed = run_both(f.p.params(LLAMA_RIDGEFILL_MODE_SPEED));
+    equal(speed, run_both(f.quality(LLAMA_RIDGEFILL_SELECT_ALL, 1.0f)), "the tail runs exactly");
+    CHECK(f.counts().n_selected == 0 && f.counts().n_exact == f.p.n_head + f.p.n_tail);
+}
+
 void test_declined(const bench & b) {
     check::begin("declined with a reason");
     fixture f(b);
@@ -526,6 +552,7 @@ int main(int argc, char ** argv) {
     test_failure(b);
     test_abandoned(b, false);
     quiet = false;
+    test_attach(b);
     test_declined(b);
     test_tables(b);
     return finish(b);
