@@ -73,6 +73,10 @@ void llama_ridgefill_context::attach(const llama_ridgefill_projector * next, con
     if (projector != next) {
         for (auto & [id, s] : seqs) {
             s.marks.forget_applied();
+            if (s.quality) { // its rows are another layer's: what is still to come of the prompt runs exactly
+                s.quality.reset();
+                s.cursor.plan.reason = s.counts.reason = LLAMA_RIDGEFILL_REASON_NO_PLAN;
+            }
         }
     }
     projector = next;
@@ -258,6 +262,9 @@ void llama_ridgefill_context::prepare(
         return;
     }
     const ridgefill_task::kind what = task(ubatch).what;
+    if (recurrent && (what == ridgefill_task::HOLD || what == ridgefill_task::EARLY || is_second_half(what))) {
+        ridgefill_settle(*recurrent, ubatch, sched);
+    }
     if (what == ridgefill_task::LATE || what == ridgefill_task::MIXED) {
         return; // its first half has taken the correction off
     }

@@ -89,6 +89,46 @@ std::vector<float> shares_of(const ridgefill_shares * share, int32_t il) {
 
 } // namespace
 
+void ridgefill_settle(llama_memory_recurrent & memory, const llama_ubatch & ubatch, ggml_backend_sched_t sched) {
+    const auto cell_of = [&](uint32_t s) { return memory.cells[ubatch.seq_id[s * ubatch.n_seq_tokens][0]].tail; };
+    std::vector<llama_pos> pos;
+    for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
+        pos.push_back(cell_of(s) < 0 ? -1 : memory.cells[cell_of(s)].pos);
+    }
+    if (!memory.find_slot(ubatch)) {
+        return; // and so it will be when the ubatch is computed
+    }
+    for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
+        memory.cells[cell_of(s)].pos = pos[s]; // its rows are still to come
+    }
+    std::vector<uint32_t> moved;
+    for (uint32_t i = memory.head; i < memory.head + memory.n; ++i) {
+        if (memory.cells[i].src0 != (int32_t) i || memory.rs_z == (int32_t) i) {
+            moved.push_back(i);
+        }
+    }
+    if (moved.empty()) {
+        return;
+    }
+    ggml_backend_sched_synchronize(sched); // earlier rows may still be on their way to the states
+    std::vector<uint8_t> buf;
+    for (size_t il = 0; il < memory.s_l.size(); ++il) {
+        for (ggml_tensor * t : {memory.r_l[il], memory.s_l[il], memory.p_l[il]}) {
+            const size_t size = t ? t->nb[1] : 0;
+            buf.assign(size * moved.size(), 0);
+            for (size_t k = 0; k < moved.size() && t; ++k) { // cells may change places: first all are read
+                const int32_t src = memory.cells[moved[k]].src0;
+                if (src != memory.rs_z) {
+                    ggml_backend_tensor_get(t, buf.data() + k * size, (size_t) src * size, size);
+                }
+            }
+            for (size_t k = 0; k < moved.size() && t; ++k) {
+                ggml_backend_tensor_set(t, buf.data() + k * size, moved[k] * size, size);
+            }
+        }
+    }
+}
+
 std::vector<uint32_t> ridgefill_tiled_index(uint32_t n_heads, uint32_t n_key_heads) {
     std::vector<uint32_t> index(n_heads);
     const uint32_t r = n_heads / n_key_heads;

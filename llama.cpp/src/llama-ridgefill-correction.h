@@ -5,6 +5,8 @@
 
 #include "llama.h"
 
+#include "ggml-backend.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -12,6 +14,7 @@
 
 class llama_memory_recurrent;
 struct llama_memory_i;
+struct llama_ubatch;
 struct ridgefill_shares; // llama-ridgefill-decay.h
 
 // By layer: one value per value of the layer's state, in the model's order of heads.
@@ -22,6 +25,11 @@ std::vector<uint32_t> ridgefill_tiled_index(uint32_t n_heads, uint32_t n_key_hea
 
 // [n_heads][head_size], grouped by key head -> tiled
 std::vector<float> ridgefill_tiled(const std::vector<float> & grouped, uint32_t n_heads, uint32_t n_key_heads);
+
+// The memory gives sequences other cells when a ubatch needs them side by side, or a shared one to themselves, and the
+// graph moves the states. A graph of some layers leaves those of the others behind, so this moves all of them first, as
+// find_slot() will want it.
+void ridgefill_settle(llama_memory_recurrent & memory, const llama_ubatch & ubatch, ggml_backend_sched_t sched);
 
 // The recurrent part of a context's memory; nullptr: there is none.
 llama_memory_recurrent * ridgefill_recurrent(llama_memory_i * memory);

@@ -22,6 +22,9 @@ class some_rows : public llm_graph_input_i {
         : from(all.ridgefill.inputs), params(all), res(max_nodes) {
         const uint32_t n_rows = (uint32_t) all.ridgefill.n_exact;
         params.ubatch.n_tokens = n_rows;
+        if (!params.ubatch.equal_seqs()) { // a simple split counts every row as a sequence
+            params.ubatch.n_seqs = n_rows;
+        }
         params.ubatch.n_seq_tokens = n_rows / params.ubatch.n_seqs;
         params.n_outputs = std::min(params.n_outputs, n_rows);
         params.ridgefill = {};
@@ -101,7 +104,7 @@ std::unique_ptr<llm_graph_input_i> ridgefill_mix(
 ) {
     const ridgefill_task & task = params.ridgefill;
     const int64_t n_rows = params.ubatch.n_tokens;
-    if (task.n_exact % params.ubatch.n_seqs != 0) {
+    if (params.ubatch.equal_seqs() && task.n_exact % params.ubatch.n_seqs != 0) {
         reason = "sequences of unequal lengths";
         return nullptr;
     }

@@ -296,12 +296,15 @@ void test_window() {
     prompt p;
     p.n_bulk = 700;
     for (const bool full : {false, true}) {
-        setup s;
-        s.name = full ? "window, all cells" : "window, ring";
-        s.n_ctx = 1024;
-        s.swa_full = full;
-        test_bounds(b, s, p);
-        test_mixed(b, s, p);
+        for (const bool unified : {false, true}) { // then ubatches are cut without a view to sequences
+            setup s;
+            s.name = std::string(full ? "window, all cells" : "window, ring") + (unified ? ", unified" : "");
+            s.n_ctx = 1024;
+            s.swa_full = full;
+            s.unified = unified;
+            test_bounds(b, s, p);
+            test_mixed(b, s, p);
+        }
     }
     check::begin("window, cells and batches");
     setup s;
@@ -371,13 +374,12 @@ void test_cuts(const bench & b) {
     equal(once, f.run_mode(one, q), "one batch");
 }
 
-void test_beside(const bench & b, bool unified) {
-    check::begin(unified ? "beside other sequences, unified" : "beside other sequences, split");
-    setup s;
+void test_beside(const bench & b, setup s, const prompt & p, bool unified) {
+    check::begin("beside other sequences " + s.name + (unified ? ", unified" : ", split"));
     s.n_seq = 3;
     s.unified = unified;
     s.n_ubatch = 96; // more rows of each sequence than the question has, also where memory is reserved for all three
-    fixture f(b, s);
+    fixture f(b, s, p);
     const auto q = f.quality(LLAMA_RIDGEFILL_SELECT_ATTENTION, 0.5f);
     const int n = f.p.n_prompt(), tail = n - f.p.n_tail;
     const auto mem = llama_get_memory(f.ctx.get());
@@ -410,10 +412,10 @@ void test_beside(const bench & b, bool unified) {
     }
     llama_memory_clear(mem, true);
     step batch;
-    for (int seq = 0; seq < 3; ++seq) {
+    for (const int seq : {2, 1, 0}) { // so that recurrent states change places when 0 and 2 run together
         begin(seq);
     }
-    for (const int seq : {2, 1, 0}) {
+    for (const int seq : {0, 1, 2}) {
         const step last = rows(seq, from[seq], to[seq]);
         batch.insert(batch.end(), last.begin(), last.end());
     }
@@ -458,6 +460,32 @@ void test_failure(const bench & b) {
         append_logits(f.ctx.get(), s, found);
     }
     equal(want, found, "after an abort");
+}
+
+void test_attach(const bench & b) {
+    check::begin("another side file before the tail");
+    fixture f(b);
+    capture c(b.model, b.n_layer / 2 - 1, LLAMA_RIDGEFILL_TARGET_LAYER_INPUT);
+    std::fill(c.widths.begin(), c.widths.end(), llama_model_n_embd(b.model));
+    oracle other(b.model, c, 32);
+    other.set_zero(1);
+    const steps all = last_only(f.p.make(b.model), f.p.n_prompt());
+    const auto run_both = [&](const llama_ridgefill_params & params) {
+        const auto attach = [&](const oracle & o) {
+            CHECK(llama_ridgefill_attach(f.ctx.get(), &o.projector, params, nullptr, 0));
+        };
+        attach(f.o);
+        llama_ridgefill_set_filled(f.ctx.get(), 0, {});
+        llama_ridgefill_prompt(f.ctx.get(), 0, 0, f.p.n_prompt(), nullptr);
+        return run(f.ctx.get(), all, [&](size_t i) {
+            if (all[i].front().pos == f.p.n_head + f.p.n_bulk) {
+                attach(other);
+            }
+        });
+    };
+    const auto speed = run_both(f.p.params(LLAMA_RIDGEFILL_MODE_SPEED));
+    equal(speed, run_both(f.quality(LLAMA_RIDGEFILL_SELECT_ALL, 1.0f)), "the tail runs exactly");
+    CHECK(f.counts().n_selected == 0 && f.counts().n_exact == f.p.n_head + f.p.n_tail);
 }
 
 void test_declined(const bench & b) {
@@ -510,6 +538,8 @@ int main(int argc, char ** argv) {
         const bench h = hybrid_bench();
         test_hybrid(h);
         test_work(h);
+        test_beside(h, hybrid_setup(), hybrid_prompt(), true);
+        test_beside(h, hybrid_setup(), hybrid_prompt(), false);
         for (const setup & s : hybrid_setups()) {
             test_mixed(h, s, hybrid_prompt());
         }
@@ -517,12 +547,13 @@ int main(int argc, char ** argv) {
     }
     test_share(b);
     test_cuts(b);
-    test_beside(b, true);
-    test_beside(b, false);
+    test_beside(b, {}, {}, true);
+    test_beside(b, {}, {}, false);
     quiet = true;
     test_failure(b);
     test_abandoned(b, false);
     quiet = false;
+    test_attach(b);
     test_declined(b);
     test_tables(b);
     return finish(b);
