@@ -432,7 +432,11 @@ void test_beside(const bench & b, setup s, const prompt & p, bool unified) {
             difference(alone[seq], mixed[seq]) < 2e-2, "sequence %d differs by %g", seq,
             difference(alone[seq], mixed[seq])
         );
-        CHECK(f.counts(seq).n_selected == f.p.n_bulk / 2, "sequence %d selected %d", seq, f.counts(seq).n_selected);
+        // whole runs of 64 on hybrids
+        CHECK(
+            std::abs(f.counts(seq).n_selected - f.p.n_bulk / 2) <= (p.n_bulk > 200 ? 32 : 0), "sequence %d selected %d",
+            seq, f.counts(seq).n_selected
+        );
     }
 }
 
