@@ -6,10 +6,6 @@
 
 namespace {
 
-const ggml_tensor * storage_of(const ggml_tensor * t) {
-    return t->view_src ? t->view_src : t;
-}
-
 // A leaf with values. Others have a shape only: an op fills them.
 bool is_input(const ggml_tensor * t) {
     return t->op == GGML_OP_NONE && ((t->flags & GGML_TENSOR_FLAG_INPUT) || t->data || t->buffer);
@@ -72,7 +68,7 @@ ggml_tensor * ridgefill_join::gather(const ggml_tensor * some, ggml_tensor * all
     if (all->ne[d] * n_seqs != n_all || some->ne[d] * n_seqs != ggml_nelements(ids)) {
         return fail(some, "has no row per token");
     }
-    if (overwritten.count(storage_of(all))) {
+    if (overwritten.count(ridgefill_storage_of(all))) {
         return fail(all, "is overwritten");
     }
     ggml_tensor * x = ggml_is_contiguous(all) ? all : ggml_cont(ctx, all);
@@ -105,7 +101,7 @@ bool ridgefill_join::compute(ggml_tensor * some, ggml_tensor * all) {
         if (!v) {
             return false;
         }
-        if (v != s && storage_of(s) == some->view_src) {
+        if (v != s && ridgefill_storage_of(s) == some->view_src) {
             return fail(some, "overwrites what all rows use");
         }
         some->src[i] = v;

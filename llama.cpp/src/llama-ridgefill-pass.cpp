@@ -261,7 +261,10 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
     auto keep = maps ? std::vector<ggml_tensor *>() : outputs_of(res);
     ggml_tensor * filled = nullptr;
     if (task.states) {
-        filled = maps ? ggml_new_tensor_1d(res.get_ctx(), GGML_TYPE_F32, n_rows) : nullptr;
+        if (maps) {
+            filled = ggml_new_tensor_1d(res.get_ctx(), GGML_TYPE_F32, n_rows);
+            ggml_set_input(filled);
+        }
         add_decay(task, res, filled, out);
         for (const auto & [il, sums] : out.decay) {
             keep.push_back(sums);
@@ -272,7 +275,6 @@ bool resume(const llm_graph_params & params, llm_graph_result & res, ridgefill_o
     }
     add_input(task, res, rows, ridgefill_input::ROWS);
     if (filled) {
-        ggml_set_input(filled);
         add_input(task, res, filled, ridgefill_input::FILLED);
     }
     if (some) {

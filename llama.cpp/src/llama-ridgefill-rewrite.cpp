@@ -17,10 +17,6 @@ bool writes_outside(const ggml_tensor * t) {
     return t->view_src && t->view_src->buffer && !ridgefill_is_pure_view(t) && (t->flags & GGML_TENSOR_FLAG_COMPUTE);
 }
 
-const ggml_tensor * storage_of(const ggml_tensor * t) {
-    return t->view_src ? t->view_src : t;
-}
-
 // The graph as it will be after the redirects, without touching it.
 struct redirected_view {
     tensor_map to; // target -> replacement
@@ -117,7 +113,7 @@ std::vector<ggml_tensor *> find_writes(const std::vector<ggml_tensor *> & nodes,
 // Which source does t view? Ops differ in the slot (a view has it in src[0], set_rows in src[2]).
 int viewed_source(const ggml_tensor * t) {
     for (int i = 0; i < GGML_MAX_SRC; ++i) {
-        if (t->src[i] && storage_of(t->src[i]) == t->view_src) {
+        if (t->src[i] && ridgefill_storage_of(t->src[i]) == t->view_src) {
             return i;
         }
     }
@@ -129,7 +125,7 @@ int viewed_source(const ggml_tensor * t) {
 void reroot(ggml_tensor * t, size_t offs_old, const ggml_tensor * src_new) {
     GGML_ASSERT(t->view_offs >= offs_old); // a view never starts before what it views
     t->view_offs = t->view_offs - offs_old + src_new->view_offs;
-    t->view_src = const_cast<ggml_tensor *>(storage_of(src_new));
+    t->view_src = const_cast<ggml_tensor *>(ridgefill_storage_of(src_new));
 }
 
 } // namespace
@@ -144,6 +140,10 @@ bool ridgefill_is_pure_view(const ggml_tensor * t) {
     default:
         return false;
     }
+}
+
+const ggml_tensor * ridgefill_storage_of(const ggml_tensor * t) {
+    return t->view_src ? t->view_src : t;
 }
 
 bool ridgefill_rewrite(
@@ -163,7 +163,7 @@ bool ridgefill_rewrite(
             reason = std::string("shape or type of the replacement differs from ") + r.target->name;
             return false;
         }
-        if (storage_of(r.target)->buffer) {
+        if (ridgefill_storage_of(r.target)->buffer) {
             reason = std::string(r.target->name) + " lies in memory allocated before the graph";
             return false;
         }
@@ -223,7 +223,7 @@ bool ridgefill_rewrite(
     {
         tensor_set storage; // memory that is read
         for (const ggml_tensor * n : needed) {
-            storage.insert(storage_of(n));
+            storage.insert(ridgefill_storage_of(n));
         }
         tensor_set replaced; // memory of the targets so far: their readers will read the replacements'
         for (const ggml_tensor * n : nodes) {
@@ -233,7 +233,7 @@ bool ridgefill_rewrite(
                 return false;
             }
             if (view.to.count(n)) {
-                replaced.insert(storage_of(n));
+                replaced.insert(ridgefill_storage_of(n));
             }
         }
     }

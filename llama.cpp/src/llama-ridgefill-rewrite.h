@@ -59,6 +59,9 @@ ridgefill_written_from(ggml_cgraph * gf, const std::vector<ggml_tensor *> & stop
 // VIEW, RESHAPE, PERMUTE, TRANSPOSE: computes nothing.
 bool ridgefill_is_pure_view(const ggml_tensor * t);
 
+// The tensor whose memory t lies in.
+const ggml_tensor * ridgefill_storage_of(const ggml_tensor * t);
+
 // Every source and viewed tensor of a node comes earlier in the graph, and no target is used. Returns false with the
 // offending node's name in reason.
 bool ridgefill_rewrite_verify(

@@ -144,9 +144,9 @@ void test_abandoned(const bench & b, bool hybrid) {
 }
 
 // Late states depend on all rows before them: filled and selected rows pass them together, in order.
-bench hybrid_bench() {
+bench bench_of(llama_model_ptr model) {
     bench b;
-    b.owner = make_tiny_hybrid();
+    b.owner = std::move(model);
     b.model = b.owner.get();
     b.n_layer = llama_model_n_layer(b.model);
     return b;
@@ -289,10 +289,7 @@ void test_work(const bench & b) {
 
 // Layers with a window keep 256 cells here; the prompt passes through them three times.
 void test_window() {
-    bench b;
-    b.owner = make_tiny_window();
-    b.model = b.owner.get();
-    b.n_layer = llama_model_n_layer(b.model);
+    const bench b = bench_of(make_tiny_window());
     prompt p;
     p.n_bulk = 700;
     for (const bool full : {false, true}) {
@@ -539,7 +536,7 @@ int main(int argc, char ** argv) {
         }
     }
     if (b.tiny) {
-        const bench h = hybrid_bench();
+        const bench h = bench_of(make_tiny_hybrid());
         test_hybrid(h);
         test_work(h);
         test_beside(h, hybrid_setup(), hybrid_prompt(), true);
